@@ -28,6 +28,7 @@ from .pace import Pace
 from .positions import Step
 from .profile import Bounds
 from .session import only
+from .speed import Speed
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class AdaptiveDataLoaderHelper:
         self.training = False
         self.weight = 1.0
         self.steps_of_loop = 0
-        self._pace = Pace(MonotonicClock())
+        self._pace, self._speed = Pace(MonotonicClock()), Speed(MonotonicClock())
         self._keep_index = keep_index
         self._pass_records = pass_records
         self._step_records: int | None = None
@@ -257,6 +258,8 @@ class AdaptiveDataLoaderHelper:
             yield
         self.micro = 0 if sync else self.micro + 1
         self.steps_of_loop += sync
+        if sync and self.training:
+            self._speed.step(self.step_records)
 
     def _enter(self) -> int:
         """Enter the loop; return its number within its epoch."""
@@ -270,6 +273,7 @@ class AdaptiveDataLoaderHelper:
         self._skip = number < state.loops_done
         self.micro = self._passes_of_loop = self.steps_of_loop = 0
         self._pace.reset()
+        self._speed.begin()
         if not self._skip:
             collective.preemption().install()
             self._act(collective.control().settle())  # of a loop that was broken off

@@ -1,6 +1,7 @@
 """Jobs that come to a cluster: shared out by `edl schedule`, in gangs, and left to themselves.
 
     python tests/tools/kube.py --nodes 6 --cpu 4          # in another shell: the cluster, 24 cores
+    edl kernels --optimizer sgd --dim 1 --dim 16           # as the image of a cluster has them
     python -m benchmarks.scheduled_jobs [--workload eight|two] [--how finish fifo alone] [--kills N]
 
 *eight*: eight jobs come over ten minutes, two each of servers, all-reduce, both, and a script.
@@ -74,9 +75,15 @@ def arrivals(workload: str) -> list[Arrival]:
     ]
 
 
-def submit(api: Api, job: str, folder: Path, it: Arrival, how: str, cores: float) -> None:
-    """Submit one job as it would be under this way of scheduling."""
-    most = GANG if how == "fifo" else MOST
+def submit(
+    api: Api, job: str, folder: Path, it: Arrival, how: str, size: tuple[float, int]
+) -> None:
+    """Submit one job as it would be under this way of scheduling.
+
+    `size`: the cores of a worker, and the most of them.
+    """
+    cores, most = size
+    most = GANG if how == "fifo" else most
     common = {
         "job_name": job,
         "namespace": api.namespace,
@@ -176,8 +183,10 @@ class Service:
         )
 
 
-def play(api: Api, how: str, given: list[Arrival], folder: Path, cores: float, kills: int) -> dict:
-    """Play a workload once: JCTs, makespan, occupancy."""
+def play(
+    api: Api, how: str, given: list[Arrival], folder: Path, size: tuple[float, int], kills: int
+) -> dict:
+    """Play a workload once: JCTs, makespan, occupancy. `size`: as of `submit`."""
     folder.mkdir()
     folder.chmod(0o777)
     total, watch, service = cores_of(api), Watch(api), Service(api, folder, how)
@@ -192,7 +201,7 @@ def play(api: Api, how: str, given: list[Arrival], folder: Path, cores: float, k
                 service.kill()
                 print("  the scheduler was killed", file=sys.stderr, flush=True)
             _sleep_until(began + it.at_s)
-            submit(api, job, folder, it, how, cores)
+            submit(api, job, folder, it, how, size)
         ends = {job: _ended(api, job) for job in jobs}
         over = time.monotonic()
         for job, it in zip(jobs, given, strict=True):
@@ -244,17 +253,19 @@ def main() -> None:
     parser.add_argument("--workload", choices=("eight", "two"), default="eight")
     parser.add_argument("--how", nargs="+", default=["finish", "fifo", "alone"])
     parser.add_argument("--kills", type=int, default=2)
+    parser.add_argument("--cores", type=float, help="that a worker asks for")
+    parser.add_argument("--most", type=int, default=MOST, help="workers of a job")
     parser.add_argument("--namespace", default="default")
     given = parser.parse_args()
     api = Api.connect(given.namespace)
-    cores = 2.0 if given.workload == "two" else 1.0
+    cores = given.cores or (2.0 if given.workload == "two" else 1.0)
     jobs = arrivals(given.workload)
     head = "| how | mean JCT, s | longest | makespan, s | occupancy | crashes | masters |"
     print(head, "|---|---|---|---|---|---|---|", sep="\n")
     with tempfile.TemporaryDirectory(dir=os.environ.get("EDL_SHARED", "/var/tmp")) as text:
         Path(text).chmod(0o777)
         for how in given.how:
-            found = play(api, how, jobs, Path(text) / how, cores, given.kills)
+            found = play(api, how, jobs, Path(text) / how, (cores, given.most), given.kills)
             jcts = found["jcts"]
             print(
                 f"| {how} | {np.mean(jcts):.0f} | {max(jcts):.0f} | {found['makespan']:.0f} "

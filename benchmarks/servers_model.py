@@ -69,7 +69,7 @@ class Stations(socketserver.ThreadingUnixStreamServer):
     def __init__(self, path: Path, serve_s: Sequence[float]) -> None:
         super().__init__(str(path), _Call)
         self.variable = f"{path},ps.push"
-        self._serve_s = serve_s  # of a push, by server
+        self.serve_s = serve_s  # of a push, by server
         self._free = [0.0 for _ in serve_s]
         self._lock = threading.Lock()
         self.busy_s = [0.0 for _ in serve_s]
@@ -77,8 +77,8 @@ class Stations(socketserver.ThreadingUnixStreamServer):
     def serve(self, index: int) -> None:
         """Return when the station has served all that came before, and this."""
         with self._lock:  # the clock decides, not who of us wakes when: the station takes no longer
-            self._free[index] = max(self._free[index], time.perf_counter()) + self._serve_s[index]
-            self.busy_s[index] += self._serve_s[index]
+            self._free[index] = max(self._free[index], time.perf_counter()) + self.serve_s[index]
+            self.busy_s[index] += self.serve_s[index]
             pause_s = self._free[index] - time.perf_counter()
         time.sleep(max(0.0, pause_s))
 
@@ -258,7 +258,7 @@ def main() -> None:
         os.environ["EDL_HOME"] = folder
         command = [sys.executable, "-m", "edl", "data", "prepare", "nycflights13-small"]
         subprocess.run([*command, "--out", folder], check=True, stdout=subprocess.DEVNULL)
-        train = _longer(Path(folder) / "nycflights13-small" / "train.npz")
+        train = longer(Path(folder) / "nycflights13-small" / "train.npz")
         places = list(itertools.product(SIZES, SERVERS, WORKERS)) * given.rounds
         for size, servers, workers in places[len(points) :]:
             place = workers, servers, size
@@ -279,7 +279,7 @@ def medians(points: Sequence[ServersPoint]) -> dict[Place, ServersPoint]:
     return {place: each[len(each) // 2] for place, each in ranked.items()}
 
 
-def _longer(train: Path) -> Path:
+def longer(train: Path) -> Path:
     """Write the records TIMES over: nobody shall wait for the last tasks of an epoch."""
     path = train.with_name("longer.npz")
     np.savez(path, **{name: np.tile(values, TIMES) for name, values in np.load(train).items()})

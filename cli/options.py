@@ -191,7 +191,9 @@ def given_values(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     if config is not None:
-        for name, (value, where) in job_file.read(config, spellings()).items():
+        for name, (value, where) in job_file.read(
+            config, {**spellings(), **launched.spellings()}
+        ).items():
             values[name], origins[name] = value, where
     for knob in (*knobs(), *launched.own_knobs()):
         given = flags.get(knob.name)

@@ -136,11 +136,14 @@ def why(job: str, runtime: str, namespace: str) -> None:
 
     with _cluster(runtime, namespace) as api:
         last = local.last_plan() if api is None else in_cluster.last_plan(api)
-    rows = {row["name"]: row for row in last["jobs"]}
-    if job not in rows:
-        known = ", ".join(rows) or "none at all"
+    ignored = {name: f"{name} {said}" for name, said in last["ignored"].items()}
+    reasons = {row["name"]: f"{row['name']}: {row['why']}" for row in last["jobs"]}
+    if job not in {**ignored, **reasons}:
+        known = ", ".join({**reasons, **ignored}) or "none at all"
         raise UsageError(f"The last plan has no job {job!r}; it has {known}.")
-    click.echo(f"{job}: {rows[job]['why']}")
+    for said in (reasons.get(job), ignored.get(job)):
+        if said:
+            click.echo(said)
 
 
 @schedule.command()
@@ -234,10 +237,13 @@ def _cluster(
 def _show(plan: dict[str, Any], output: str) -> None:
     from ..jobs.job import Report
 
-    if is_drawn(output) and not plan["jobs"]:
+    if is_drawn(output) and not plan["jobs"] and not plan["ignored"]:
         click.echo("No job is queued: `edl train --queue` or `edl submit --queue` puts one there.")
         return
     print_report(Report(plan, lambda _wide: _table(plan["jobs"])), output)
+    if is_drawn(output):
+        for name, said in plan["ignored"].items():
+            click.echo(f"{name} {said}")
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

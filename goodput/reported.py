@@ -12,7 +12,11 @@ _LEAST = 8  # minibatches: fewer tell of their start
 
 
 def servers_points(samples: Sequence[Sample]) -> list[ServersPoint]:
-    """Return a point for each sample that has phases of enough minibatches."""
+    """Return a point for each sample that has phases of enough minibatches.
+
+    How the load is spread is left for the fit to find: bytes of dense tensors, of which all may be
+    on one server, take a server less than bytes of rows.
+    """
     points = []
     for sample in samples:
         phases = sample.phases
@@ -31,7 +35,6 @@ def servers_points(samples: Sequence[Sample]) -> list[ServersPoint]:
                 compute_s=phases.compute_s,
                 pull_s=phases.pull_s,
                 push_s=phases.push_s,
-                share=max(phases.share, 1 / sample.servers),
             )
         )
     return points

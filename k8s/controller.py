@@ -31,10 +31,11 @@ from .allowed import USUAL, Installed
 from .api import Api
 from .connection import ApiError
 from .copies import Copies, Key
-from .decide import OTHERS, Action, Plan, Seen, decide
+from .decide import OTHERS, decide
 from .job_status import PHASES
 from .keys import Keys
 from .masters import Memory
+from .plans import Action, Plan, Seen
 from .reflector import Change, Reflector
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import threading
 
 from . import names
 from .api import Object
-from .decide import Seen
+from .plans import Seen
 from .reflector import Change
 
 Key = tuple[str, str]  # namespace, name

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from ..common import launched
 from ..common.errors import UsageError
@@ -29,10 +28,11 @@ from ..common.identity import Identity
 from . import copying, job_config, job_status, masters, names, objects, observe, oom
 from . import job as edljob
 from .allowed import USUAL, Installed, NotAllowed
-from .api import NEWEST, Features, Object
+from .api import Object
 from .job import Wanted
 from .job_status import Problem, Situation
 from .masters import Memory
+from .plans import Action, Plan, Seen
 
 GOES_S = 10.0  # a master that is told to go takes a second, unless its node is lost
 _KILL_S = 1  # of grace for one that does not; 0 would forget the pod while it runs
@@ -40,41 +40,6 @@ _LEFT_S = 1.0  # until what an earlier job has left is looked at again
 _KEPT_MASTERS = 1  # that ended, for their logs
 
 OTHERS = ("Secret", "Service", "NetworkPolicy", "PodDisruptionBudget")
-
-
-@dataclass(frozen=True)
-class Action:
-    """One request. A patch with a resourceVersion is refused where the object has changed since."""
-
-    verb: str  # create, patch or delete
-    kind: str
-    name: str
-    body: Object = dataclasses.field(default_factory=dict)
-    subresource: str = ""
-    uid: str = ""  # of what is deleted
-    grace_s: int | None = None  # None: its own
-
-
-@dataclass(frozen=True)
-class Seen:
-    """An EdlJob and what there is of its objects. `others`: None where nobody has looked."""
-
-    job: Object
-    pods: Sequence[Object]
-    config: Object | None
-    status: Object | None
-    others: Mapping[str, Object | None] | None = None
-    features: Features = NEWEST
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The requests to be made for one job, in order, and what is remembered of it."""
-
-    actions: list[Action]
-    memory: Memory
-    again_s: float | None = None  # look again then, whatever happens
-    over: bool = False  # nothing is to be done for it any more
 
 
 def decide(

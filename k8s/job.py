@@ -18,7 +18,7 @@ from ..common import launched
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings, knobs, spellings
-from . import allowed, names, objects, pods
+from . import allowed, layers, names, objects, pods
 from .allowed import USUAL, Installed
 from .api import Object
 
@@ -87,8 +87,9 @@ def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) 
         for template in made.values():
             pods.container_of(template)
         if source := spec.get("jobVolume"):
-            for template in made.values():
-                _put_job_volume(template, source, settings.job_name)
+            for role, template in made.items():
+                path = pods.job_path(settings, role.partition("_")[0])
+                _put_job_volume(template, source, path)
         check_state(settings, made, "spec.jobVolume")
         image, policy = installed.image, installed.pull_policy
         if not image:
@@ -145,6 +146,12 @@ def workers(spec: Object) -> int:
     said = spec.get("worker") or {}
     replicas = int(said.get("replicas", 2))
     return min(replicas, int(said.get("maxReplicas", replicas)))
+
+
+def has_servers(spec: Object) -> bool:
+    """Return whether an EdlJob has parameter servers."""
+    settings: Object = spec.get("settings") or {}
+    return spec.get("command") != launched.COMMAND and settings.get("strategy") != "allreduce"
 
 
 def is_queued(job: Object) -> bool:
@@ -299,17 +306,17 @@ def _overlays(spec: Object) -> dict[str, Object]:
         if labels := template.get("metadata", {}).get("labels"):
             free = {name: value for name, value in labels.items() if not name.startswith(_OURS)}
             template["metadata"]["labels"] = free
-        found[role] = pods.merged(layer, template)
+        found[role] = layers.merged(layer, template)
     if low := (spec.get("worker") or {}).get("low"):
         found["worker_low"] = {"spec": dict(low)}
     return found
 
 
-def _put_job_volume(template: Object, source: Object, job: str) -> None:
+def _put_job_volume(template: Object, source: Object, path: str) -> None:
     spec = template["spec"]
     spec["volumes"] = [
         {"name": "job", **source} if each["name"] == "job" else each for each in spec["volumes"]
     ]
     for mount in pods.container_of(template)["volumeMounts"]:
         if mount["name"] == "job":
-            mount["subPath"] = names.object_name(job)  # one volume serves many jobs
+            mount["subPath"] = path

@@ -19,7 +19,7 @@ from ..common.errors import UsageError
 from ..common.identity import IDENTITY_VARIABLE, TOKEN_VARIABLE
 from ..common.settings import JobSettings
 from ..runtime.base import Replica
-from . import names
+from . import layers, names
 from .api import Object
 from .names import GRPC_PORT, HEALTH_PORT, METRICS_PORT
 
@@ -63,14 +63,14 @@ def templates(
     found = {}
     for role in ROLES:
         component, _, pool = role.partition("_")
-        layers = [
+        mine = [
             overlays.get("pod"),
             overlays.get(component),
             overlays.get(role) if pool else None,
         ]
         template = _template(settings, component, pool, grpc_probes)
-        for layer in (each for each in layers if each is not None):
-            template = merged(template, _overlay(layer))
+        for layer in (each for each in mine if each is not None):
+            template = layers.merged(template, layers.as_template(layer))
         found[role] = template
     return found
 
@@ -159,6 +159,15 @@ def replica(
     return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
+def job_path(settings: JobSettings, component: str) -> str:
+    """Return the folder of a job in its volume, as a component sees it: one serves many jobs.
+
+    A script sees what is its own, and not the books of its coordinator.
+    """
+    apart = settings.command == launched.COMMAND and component == "worker"
+    return names.object_name(settings.job_name) + ("/files" if apart else "")
+
+
 def state_folder(settings: JobSettings) -> str:
     """Return the folder, in the pods, of what a script saves."""
     return settings.checkpoint_dir or f"{JOB_DIR}/checkpoints"
@@ -188,27 +197,6 @@ def container_of(pod: Object) -> dict[str, Any]:
             found: dict[str, Any] = each
             return found
     raise UsageError(f"--cluster_spec: a container named {CONTAINER} is missing.")
-
-
-def merged(base: Any, over: Any) -> Any:
-    """Lay `over` over `base`: dicts key by key, lists of named things by name, other lists joined.
-
-    Mounts are named by their path; all else is replaced.
-    """
-    if isinstance(base, dict) and isinstance(over, dict):
-        return {
-            **base,
-            **{k: merged(base[k], v) if k in base else copy.deepcopy(v) for k, v in over.items()},
-        }
-    if isinstance(base, list) and isinstance(over, list):
-        for key in ("mountPath", "name"):
-            if all(isinstance(each, dict) and key in each for each in (*base, *over)):
-                known = {each[key]: each for each in base}
-                for each in over:
-                    known[each[key]] = merged(known.get(each[key], {}), each)
-                return list(known.values())
-        return base + [each for each in over if each not in base]
-    return copy.deepcopy(over)
 
 
 def priority_class(said: str) -> str:
@@ -378,7 +366,7 @@ def _mounts(settings: JobSettings, component: str) -> list[dict[str, Any]]:
     if _has_job_volume(settings, component):
         mount: dict[str, Any] = {"name": "job", "mountPath": JOB_DIR}
         if settings.job_volume:
-            mount["subPath"] = names.object_name(settings.job_name)
+            mount["subPath"] = job_path(settings, component)
         found.append(mount)
     if component == "master":
         found.append({"name": "settings", "mountPath": SETTINGS_DIR, "readOnly": True})
@@ -401,14 +389,3 @@ def _grace_s(settings: JobSettings, component: str) -> int:
     if component == "master":
         return _MASTER_GRACE_S + math.ceil(settings.drain_grace_s)
     return _SERVER_GRACE_S
-
-
-def _overlay(layer: object) -> Object:
-    """Return the layer as a pod template: a user may write only its spec's fields."""
-    if not isinstance(layer, dict):
-        raise UsageError("--cluster_spec: each part is a mapping, as a pod template is.")
-    if layer.keys() <= {"metadata", "spec"}:
-        return layer
-    about = {key: layer[key] for key in ("labels", "annotations") if key in layer}
-    spec = {key: value for key, value in layer.items() if key not in about}
-    return {**({"metadata": about} if about else {}), **({"spec": spec} if spec else {})}

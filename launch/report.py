@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
+from ..common import told
 from . import world
 
 
@@ -16,11 +13,5 @@ def report(*, throughput: float | None = None, remaining_s: float | None = None)
     when fewer than --nearly_done are left. Rank 0's word counts; a script that nobody launched says
     it to nobody.
     """
-    path = os.environ.get("EDL_REPORT_FILE")
-    if not path or world.rank() != 0:
-        return
-    told = {"throughput": throughput, "remaining_s": remaining_s}
-    values = {name: float(value) for name, value in told.items() if value is not None}
-    temporary = Path(f"{path}.tmp")  # no fsync: what is lost with the machine is said again
-    temporary.write_text(json.dumps(values))
-    temporary.replace(path)
+    if world.rank() == 0:
+        told.tell(throughput=throughput, remaining_s=remaining_s)

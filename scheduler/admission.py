@@ -17,8 +17,8 @@ _CROSSED = (404, 409)  # somebody else was faster; the next round sees it
 def admit(api: Api, gates: Gates, planned: Mapping[str, int], now: str, tell: Tell) -> None:
     """Ask Kueue for what was planned, and suspend whoever runs without its leave.
 
-    `planned`: workers by the uid of the job. `now`: RFC 3339. What fails is told, and tried again
-    in the next round.
+    `planned`: workers by the uid of the job. `now`: RFC 3339. What fails is told once, and tried
+    again in each round.
     """
     if not api.kueue():
         return
@@ -26,8 +26,11 @@ def admit(api: Api, gates: Gates, planned: Mapping[str, int], now: str, tell: Te
         try:
             _make(api, step, now, tell)
         except PeerError as error:
-            if not (isinstance(error, ApiError) and error.status in _CROSSED):
-                tell(f"Kueue: {_words(step)}: not done, {error}; it is tried again")
+            said = f"Kueue: {_words(step)}: not done, {error}; it is tried again"
+            is_crossed = isinstance(error, ApiError) and error.status in _CROSSED
+            if not is_crossed and said not in gates.told:
+                gates.told.add(said)
+                tell(said)
     for name in sorted(gates.flavors()):
         gates.labels[name] = _labels(api, name, tell)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..common import launched
 from ..common import report as reports
 from ..common.errors import EdlError, UsageError
 from ..k8s import job as edljob
@@ -23,9 +22,10 @@ from .machines import expected, machines, may_be_on, resources
 from .place import Seen, seconds
 from .speed import Told
 
-_RESIZE_S = 3.0  # that a change of the workers costs until one was measured
+_RESIZE_S = 10.0  # until a new worker computes: the least that a change of the workers costs
 _SERVERS_RESIZE_S = 25.0  # and one of the servers
 _BEGINS_S = 120.0  # a job whose workers have not come by then may be changed all the same
+_COMES_S = 30.0  # a job whose new workers have not come by then may be changed again
 _UNPLACED_S = 20.0  # of a pod that no node takes, until fewer are believed to fit
 _FULL_S = 300.0  # for so long after that
 _OVER = ("Succeeded", "Failed")
@@ -89,6 +89,7 @@ class Looker:
         self._asked: dict[tuple[str, int], Asked] = {}  # by uid and generation
         self._held: dict[str, int] = {}  # workers, by uid
         self._resizes: dict[str, int] = {}
+        self._changed: dict[str, float] = {}  # when the workers of each were changed last
         self._full: dict[str, tuple[int, float]] = {}  # by uid: workers that fit, believed until
         self.gates = Gates()
         self.objects: dict[str, Object] = {}  # the EdlJobs of what was seen last, by name
@@ -166,7 +167,9 @@ class Looker:
         held = 0 if waits else edljob.workers(spec)
         if held and self._held.get(about["uid"], held) != held:
             self._resizes[about["uid"]] = self._resizes.get(about["uid"], 0) + 1
+            self._changed[about["uid"]] = now
         begins = not waits and (status.get("phase", "Pending") == "Pending" or _changes(it))
+        grows = _ready(it) < held and now - self._changed.get(about["uid"], 0.0) < _COMES_S
         resize = told.resize
         placed = [pod for pod in alive if pod["spec"].get("nodeName")]
         has_master = any(_role(pod) == "master" for pod in placed)
@@ -192,16 +195,16 @@ class Looker:
             left=told.left,
             **_terms(scheduling, told.report),
             held=Shape(held, servers if held else 0),
-            resize_s=_RESIZE_S if resize.workers is None else resize.workers,
+            resize_s=max(_RESIZE_S, resize.workers or 0.0),
             servers_resize_s=_SERVERS_RESIZE_S if resize.servers is None else resize.servers,
             resizes=self._resizes.get(about["uid"], 0),
             served_s=told.served_s,
             waits_since=_waits_since(it) if waits else None,
-            is_pinned=bool(waits and alive) or (begins and now - _begun(it) < _BEGINS_S),
+            is_pinned=bool(waits and alive) or grows or (begins and now - _begun(it) < _BEGINS_S),
             is_nearly_done=told.is_nearly_done,
             may_be_suspended=edljob.durable(spec),
             may_move=False,
-            workers_on=_counts(placed, "worker") if held else {},
+            workers_on=_counts([pod for pod in placed if _index(pod) < held], "worker"),
             servers_on=_counts(placed, "ps") if held else {},
         )
 
@@ -209,7 +212,7 @@ class Looker:
 def change(it: Object, job: Job, given: Given, now: str) -> Object | None:
     """Return the merge patch of an EdlJob that gives it what was planned; None: it has that.
 
-    It holds for the version that was seen alone. `now`: RFC 3339.
+    One that begins or suspends it holds for the version that was seen alone. `now`: RFC 3339.
     """
     has, gets = job.held, given.shape
     about: Object = {"resourceVersion": it["metadata"]["resourceVersion"]}
@@ -224,9 +227,10 @@ def change(it: Object, job: Job, given: Given, now: str) -> Object | None:
     if not has.workers:
         about["annotations"] = {names.QUEUED: None}
         spec["suspend"] = False
-    elif has.servers != gets.servers:
+        return {"metadata": about, "spec": spec}
+    if has.servers != gets.servers:
         spec["ps"] = {"replicas": gets.servers}
-    return {"metadata": about, "spec": spec}
+    return {"spec": spec}
 
 
 def _is_ours(it: Object) -> bool:
@@ -279,7 +283,7 @@ def _choice(spec: Object, held: int, told: Told) -> tuple[int, tuple[int, ...], 
         raise UsageError(
             "spec.worker.maxReplicas is missing: say the most workers that it may be given."
         )
-    servers = int(ps.get("replicas", 1)) if _has_servers(spec) else 0
+    servers = int(ps.get("replicas", 1)) if edljob.has_servers(spec) else 0
     maximum = int(worker["maxReplicas"])
     if not (held and servers and "maxReplicas" in ps):
         return servers, (servers,), maximum
@@ -296,13 +300,19 @@ def _changes(it: Object) -> bool:
     return "maxReplicas" in ps and ready is not None and ready != f"{wanted}/{wanted}"
 
 
-def _has_servers(spec: Object) -> bool:
-    settings: Object = spec.get("settings") or {}
-    return spec.get("command") != launched.COMMAND and settings.get("strategy") != "allreduce"
-
-
 def _role(pod: Object) -> str:
     return str((pod["metadata"].get("labels") or {}).get(names.ROLE_LABEL, ""))
+
+
+def _index(pod: Object) -> int:
+    """Return the index of a worker: those of the highest ones go first."""
+    return int((pod["metadata"].get("labels") or {}).get(names.INDEX_LABEL, 0))
+
+
+def _ready(it: Object) -> int:
+    """Return how many workers of a job train."""
+    said = str((it.get("status") or {}).get("workersReady") or "0/0")
+    return int(said.partition("/")[0])
 
 
 def _is_alive(pod: Object) -> bool:

@@ -110,6 +110,7 @@ class Gates:
         self._jobs: list[_Seen] = []
         self._sets: dict[tuple[str, int], list[Object]] = {}  # of pods, by uid and generation
         self.labels: dict[str, dict[str, str]] = {}  # of nodes, by flavor: told from outside
+        self.told: set[str] = set()  # what went wrong, for whoever acts
 
     def look(
         self,
@@ -182,7 +183,7 @@ class Gates:
     def flavors(self) -> set[str]:
         """Return the flavors that were assigned and whose labels nobody has told."""
         found = [each for seen in self._jobs for each in seen.flavors().values()]
-        return set().union(*found) - self.labels.keys()
+        return set[str]().union(*found) - self.labels.keys()
 
 
 def _no_gate(job: Object, has_kueue: bool) -> Gate | None:
@@ -280,16 +281,19 @@ class _Seen:
         if self._runs:
             return self._running(planned, gate, version)
         if self._base is None and self._waits and self._sets:
-            made = workloads.base(self.job, self._sets, version)
-            return [*self._drops(self._pieces, not self._lives), self._make(made)]
+            return [self._make(workloads.base(self.job, self._sets, version))]
         gone = list(self._pieces)
         if self._base is not None and self._is_to_go(self._base):
             gone.append(self._base)
         return self._drops(gone, not self._lives)
 
     def flavors(self) -> dict[str, set[str]]:
-        """Return the flavors of the base, by set of pods."""
-        return workloads.flavors(self._base) if self._base is not None else {}
+        """Return the flavors that were assigned, by set of pods."""
+        found: dict[str, set[str]] = {}
+        for each in [*([self._base] if self._base is not None else []), *self._pieces]:
+            for name, some in workloads.flavors(each).items():
+                found.setdefault(name, set()).update(some)
+        return found
 
     def _running(self, planned: int | None, gate: Gate, version: str) -> list[Step]:
         """Ask for what was planned, give back what is not, and take leave of what was taken."""
@@ -298,8 +302,9 @@ class _Seen:
         least = workloads.workers_of(self._base)
         has = gate.workers - least
         wants = has if planned is None else max(0, planned - least)
-        dead = [each for each in self._pieces if workloads.is_over(each)]
-        dead = [each for each in dead if workloads.is_active(each)]
+        dead = [
+            each for each in self._pieces if workloads.is_over(each) and workloads.is_active(each)
+        ]
         live = [each for each in self._pieces if each not in dead]
         # Those that are admitted stay first; one that an administrator holds up is not passed by.
         live.sort(key=lambda each: (not workloads.is_admitted(each), workloads.index_of(each)))
@@ -314,7 +319,7 @@ class _Seen:
         steps += self._drops([*dead, *held], free)
         taken = {workloads.index_of(each) for each in self._pieces}
         indices = [k for k in range(1, wants + len(taken) + 1) if k not in taken]
-        for index in indices[: max(0, wants - len(live))] if self._sets else []:
+        for index in indices[: max(0, wants - len(live) - len(dead))] if self._sets else []:
             steps.append(self._make(workloads.piece(self.job, self._sets, index, version)))
         return steps
 
@@ -322,14 +327,12 @@ class _Seen:
         """Tell whether the base of a job that does not run is of no use."""
         if not self._waits:
             return True
-        over = workloads.is_over(base) and workloads.is_active(base)
-        return over or self._is_stale()
+        # What an administrator holds up stays held up, whatever the job asks for by now.
+        return workloads.is_active(base) and (workloads.is_over(base) or self._is_stale())
 
     def _is_stale(self) -> bool:
-        base = self._base
-        return base is not None and not (
-            not self._sets or workloads.is_asked(base, self.job, self._sets)
-        )
+        base, sets = self._base, self._sets
+        return base is not None and bool(sets) and not workloads.is_asked(base, self.job, sets)
 
     def _other_nodes(self, labels: Mapping[str, dict[str, str]]) -> str:
         """Say which labels of nodes Kueue has counted on, and no pod asks for."""

@@ -28,6 +28,7 @@ _RUNS = ("running", "waiting")  # states of a job whose workers may be changed
 _RESIZE_S = 3.0  # that a change of the workers costs until one was measured
 _SERVERS_RESIZE_S = 15.0  # and one of the servers
 _OVER = ("left", "failed", "lost")  # states of a worker that is none any more
+_MOST_LOOKS = 60  # until servers that were asked for are not waited for any more
 _SERVES = ("serving", "waiting")  # states of a server that is ready
 _PLAN = "plan.json"
 
@@ -77,6 +78,7 @@ class LocalPlace:
         self._nodes = [Node(NODE, Resources(cpu=float(workers)))]
         self._wanted: dict[str, tuple[int, int]] = {}  # what each running job was told last
         self._fixed: set[str] = set()  # jobs that have refused other servers
+        self._awaited: dict[str, int] = {}  # looks at which what a job was told was not there
         self._resizes: dict[str, int] = {}
         self._found: dict[str, LocalJob] = {}
         self._begun: list[subprocess.Popen[bytes]] = []  # kept until each has ended
@@ -145,9 +147,7 @@ class LocalPlace:
         is_pinned = not is_queued and state not in _RUNS
         maximum = ask.maximum
         if ask.wishes.max_ps:
-            there = [row for row in status.get("servers") or [] if row["state"] not in _OVER]
-            is_there = servers[-1] == len(there) and all(r["state"] in _SERVES for r in there)
-            is_pinned = is_pinned or not (is_queued or is_there)
+            is_pinned = is_pinned or not (is_queued or self._are_there(job.name, status, servers))
             if not is_queued and not told.is_measured(held):
                 maximum = max(ask.minimum, held.workers)
             elif told.is_known and job.name not in self._fixed:
@@ -178,6 +178,19 @@ class LocalPlace:
             servers_on={NODE: held.servers} if held.servers else {},
         )
 
+    def _are_there(self, name: str, status: Status, servers: tuple[int, ...]) -> bool:
+        """Tell whether the job has the servers that it was told to have, and they serve.
+
+        One that never comes to have them keeps those that it has.
+        """
+        states = [row["state"] for row in status.get("servers") or [] if row["state"] not in _OVER]
+        are_there = servers == (len(states),) and set(states) <= set(_SERVES)
+        looks = 0 if are_there else self._awaited.get(name, 0) + 1
+        self._awaited[name] = looks
+        if looks >= _MOST_LOOKS:
+            self._fixed.add(name)
+        return are_there
+
     def _held(self, name: str, ask: queue.Ask, status: Status) -> tuple[Shape, tuple[int, ...]]:
         """Return what the job has, or was told to have, and its servers as the one choice.
 
@@ -187,6 +200,8 @@ class LocalPlace:
         if status.get("state") == "queued":
             return Shape(), (stated,)
         told_workers, told_servers = self._wanted.get(name, (0, 0))
+        if name in self._fixed:
+            told_servers = 0
         workers = told_workers or _count(status, "workers") or ask.minimum
         servers = stated and (told_servers or _count(status, "servers") or stated)
         return Shape(workers, servers, min(workers, 1)), (servers,)

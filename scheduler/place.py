@@ -51,11 +51,13 @@ def seconds(time: str) -> float:
 def read_plan(text: str | bytes, where: str) -> dict[str, Any]:
     """Return a plan that was kept: {"at": s since the epoch, "jobs": [{name, held, workers, …}]}.
 
-    Raises UsageError, which names `where`, for what is no plan.
+    Under "ignored" it says by job what was not believed, and why. Raises UsageError, which names
+    `where`, for what is no plan.
     """
     try:
         values = parse(text)
-        must_be(values, {"at": int, "jobs": [{"name": str, "workers": int, "why": str}]})
+        rows = [{"name": str, "workers": int, "why": str}]
+        must_be(values, {"at": int, "jobs": rows, "ignored": dict})
     except ValueError as error:
         raise UsageError(
             f"{where} is no plan: {error}. `edl schedule serve` writes it anew."

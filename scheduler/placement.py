@@ -9,7 +9,7 @@ servers of which each spans several nodes share none (interference; Pollux, OSDI
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,13 @@ class Placement:
         """Return what is free on the nodes of a kind, or held by workers, [nodes, RESOURCES]."""
         free: Floats = np.maximum((self._free + self._held)[self._kinds == kind], 0.0)
         return free
+
+    def stay(self, job: Job) -> tuple[Shape, Placed]:
+        """Return the least that a job whose pods do not move keeps, though not all have a node."""
+        workers, servers = self._counts(job.workers_on), self._counts(job.servers_on)
+        return replace(job.held, workers=min(job.minimum, job.held.workers)), Placed(
+            self._named(_first_of(workers, job.minimum)), self._named(servers)
+        )
 
     def leave(self, job: Job) -> None:
         """Give up the places that the job has now: it is given nothing."""

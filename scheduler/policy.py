@@ -187,7 +187,10 @@ def _placed(
                 given, placed = replace(shape, nodes=nodes), found
                 break
         else:
-            placement.leave(table.job)
+            if option and not table.job.may_move and table.job.held.workers:
+                given, placed = placement.stay(table.job)
+            else:
+                placement.leave(table.job)
         is_lost = j in turns.lost or (option > 0 and not given.workers)
         outcomes[j] = Outcome(
             table, table.shapes[option], given, placed, j == turns.longest, is_lost

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .cluster import Resources
 from .jobs import Given, Job, Plan, Quota, Shape
@@ -152,7 +152,14 @@ def _change(held: Shape, given: Shape) -> str:
 
 
 def _speed(table: Options, shape: Shape) -> float:
-    """Return the speed in a shape, or 0 where it is none of the options."""
+    """Return the speed in a shape, or 0 where it is none of the options.
+
+    Of pods that do not move nobody chooses on how many nodes they are.
+    """
+    if not table.job.may_move:
+        nodes = {(s.workers, s.servers, s.kind): s.nodes for s in table.shapes}
+        same = nodes.get((shape.workers, shape.servers, shape.kind), shape.nodes)
+        shape = replace(shape, nodes=same)
     places = (i for i, each in enumerate(table.shapes) if each == shape)
     place = next(places, table.kept if keeps(table.job, shape) and table.kept else 0)
     return float(table.speeds[place])

@@ -69,4 +69,4 @@ def _told(plan: Plan, seen: Seen, now: float) -> dict[str, Any]:
         }
         for job in seen.jobs
     ]
-    return {"at": int(now), "jobs": rows}
+    return {"at": int(now), "jobs": rows, "ignored": seen.ignored}

@@ -17,7 +17,10 @@ from ..goodput.reported import fitted, params_of, servers_points
 from .jobs import Shape, Speed
 
 _MEASURED_S = 3.0  # of throughput, before what a job has counts as measured
+_LONGEST_S = 60.0  # after which it does also without phases of enough minibatches
 _FARTHER = 2  # times as many workers, or servers, as were ever seen are tried, no more
+_SURE_S = 3.0  # of measured throughput: it is believed, whatever the model says
+_DOUBT = 0.98  # of what a model promises beside what was measured: a change must gain something
 
 
 @dataclass(frozen=True)
@@ -63,23 +66,23 @@ class Told:
         return sum(each.seconds * each.workers for each in samples)
 
     def is_measured(self, held: Shape) -> bool:
-        """Tell whether the throughput of what the job has was measured for long enough."""
-        samples = self.report.samples if self.report is not None else ()
-        return any(
-            (sample.workers, sample.servers) == (held.workers, held.servers)
-            and sample.seconds >= _MEASURED_S
-            for sample in samples
-        )
+        """Tell whether the throughput of what the job has, and its phases, were measured enough."""
+        for sample in self.report.samples if self.report is not None else ():
+            is_it = (sample.workers, sample.servers) == (held.workers, held.servers)
+            if is_it and sample.seconds >= _MEASURED_S:
+                return bool(servers_points([sample])) or sample.seconds >= _LONGEST_S
+        return False
 
 
 def speed_of(report: Report | None) -> tuple[Speed, bool]:
     """Return the predicted goodput of a job, records/s, and whether anything is known of it.
 
-    By the model that it has fitted itself, where it is on servers that of their phases; else by the
-    throughput that was measured, in between lines, and beyond it what its workers had each; without
-    either a job is as fast as it has workers, in units that mean nothing. A job is tried with at
-    most twice as many as it has ever had, of workers and of servers (Pollux, OSDI '21, section
-    4.1). Raises ValueError for a model that no job can have.
+    By the model that it has fitted itself, where it is on servers by what was measured there, and
+    elsewhere by the model of its phases; else by the throughput that was measured, in between
+    lines, and beyond it what its workers had each; without either a job is as fast as it has
+    workers, in units that mean nothing. A job is tried with at most twice as many as it has ever
+    had, of workers and of servers (Pollux, OSDI '21, section 4.1). Raises ValueError for a model
+    that no job can have.
     """
     if report is not None and report.model is not None:
         return _by_model(report.model), True
@@ -114,12 +117,19 @@ def _by_phases(report: Report) -> Speed | None:
     last = phased[-1]
     workers = _FARTHER * max(sample.workers for sample in phased)
     servers = _FARTHER * max(sample.servers for sample in phased)
+    measured = {
+        (sample.workers, sample.servers): sample.records_per_s
+        for sample in phased
+        if sample.seconds >= _SURE_S and sample.minibatch == last.minibatch
+    }
 
     def speed(shape: Shape) -> float:
         if not shape.workers:
             return 0.0
         place = min(shape.workers, workers), min(shape.servers or last.servers, servers)
-        return float(params.throughput(*place, last.minibatch))
+        if place in measured:
+            return measured[place]
+        return float(_DOUBT * params.throughput(*place, last.minibatch))
 
     return speed
 

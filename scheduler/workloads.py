@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
 
@@ -35,7 +36,7 @@ def pod_sets(job: Object, templates: Mapping[str, Object]) -> list[Object]:
     """Return the sets of pods without which a job does not begin, the workers last."""
     spec = job["spec"]
     counts = {"master": 1, "ps": 0, "worker": int((spec.get("worker") or {}).get("minReplicas", 1))}
-    if (spec.get("settings") or {}).get("strategy") != "allreduce":
+    if edljob.has_servers(spec):
         counts["ps"] = int((spec.get("ps") or {}).get("replicas", 1))
     return [_pod_set(role, templates, count) for role, count in counts.items() if count]
 

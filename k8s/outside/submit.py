@@ -24,7 +24,7 @@ from ...common.errors import UsageError
 from ...common.identity import Identity
 from ...common.settings import JobSettings, knobs
 from ...jobs.queue import Wishes, bounds
-from .. import names, objects, pods
+from .. import layers, names, objects, pods
 from ..api import NEWEST, Api, Features, Object
 from ..connection import ApiError
 from ..job import check_state
@@ -335,7 +335,7 @@ def _role(base: Templates, changed: Templates, role: str) -> Object:
     templates = [each for each in pods.ROLES if each.partition("_")[0] == role]
     more = [difference(base[each], changed[each]) for each in templates]
     if any(each != more[0] for each in more) or any(
-        pods.merged(base[each], more[0] or {}) != changed[each] for each in templates
+        layers.merged(base[each], more[0] or {}) != changed[each] for each in templates
     ):
         raise UsageError(
             f"--cluster_spec: what it makes of the {role} cannot be said in an EdlJob (it takes "
@@ -347,7 +347,7 @@ def _role(base: Templates, changed: Templates, role: str) -> Object:
 
 
 def difference(base: Any, changed: Any) -> Any:
-    """Return what laid over `base` (pods.merged) gives `changed`, if anything; None: equal."""
+    """Return what laid over `base` (layers.merged) gives `changed`, if anything; None: equal."""
     if base == changed:
         return None
     if isinstance(base, Mapping) and isinstance(changed, Mapping):

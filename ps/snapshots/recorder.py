@@ -87,7 +87,12 @@ class Recorder:
         self._before = restored.link if restored else None  # the end of the chain before
         self._chain: list[Link] = []
         self._oldest: list[int] = []  # of each chain of this incarnation: its base
-        self._ancestors = restored.ancestors if restored else ()
+        self._ancestors: tuple[str, ...] = ()
+        if restored is not None:
+            self._ancestors = restored.ancestors
+        else:  # the first one, or one of a job that goes on with other servers
+            with _only_logged("what servers before have left is not seen"):
+                self._ancestors = tuple(folder.names())
         self._books: ShardBooks | None = None  # of the last snapshot
         self._life = 0
         self._sizes: dict[str, int] = {}  # rows that it has

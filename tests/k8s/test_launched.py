@@ -244,7 +244,7 @@ def test_a_script_of_adaptdls_is_rescaled_and_computes_as_if_nothing_had_been(
     for nodes in (4, 2):
         job.patch(worker={"replicas": nodes})
         job.started_on(nodes)
-    job.is_so(lambda s: s["phase"] == "Succeeded")
+    done = job.is_so(lambda s: s["phase"] == "Succeeded", within_s=300.0)
     printed = "".join(namespace.logs(10_000).values())
 
     expected, found = figures(alone.stdout), figures(printed)
@@ -254,6 +254,9 @@ def test_a_script_of_adaptdls_is_rescaled_and_computes_as_if_nothing_had_been(
         assert found[name] == pytest.approx(values, abs=2e-4), name
     starts = [each.split() for each in job.seen()]
     assert [each[0] for each in starts] == ["1", "4", "2"]
+    samples = report.read(done["report"]).samples
+    assert 2 in {sample.nodes for sample in samples}  # the script tells its speed by itself
+    assert all(sample.records_per_s > 0 for sample in samples)
     assert {tuple(each[2:]) for each in starts} == {("counted", "/var/lib/edl/job/share")}
 
 

@@ -8,7 +8,8 @@ cluster is.
 
     python tests/tools/kube.py     starts one, says its KUBECONFIG, and stops it on Ctrl-C
     K8S_ATTACH=1             uses that one instead of starting another
-    K8S_CLUSTER, K8S_PORT    name and port, so that two can run side by side (k8s0, 6443)
+    K8S_CLUSTER, K8S_PORT    name and port, so that two can run side by side (k8s, 6443):
+                             a process of pytest -n has k8s0 and 6443, the next k8s1 and 6444
     KUBERNETES_BINARIES      a kubernetes-*-linux-amd64.tar.zst; without one, built from source
     KUBERNETES_BUILD=0       rather skip the tests than build (5 minutes)
 """
@@ -59,8 +60,9 @@ class Cluster:
         node_grace_s: int = 12,
         evict_s: int = 3,
     ) -> None:
-        self.name = os.environ.get("K8S_CLUSTER", "k8s0")
-        self.port = int(os.environ.get("K8S_PORT", "6443"))
+        number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        self.name = os.environ.get("K8S_CLUSTER", "k8s") + str(number)
+        self.port = int(os.environ.get("K8S_PORT", "6443")) + number
         self.state = CLUSTERS / self.name
         self.kubeconfig = self.state / "kubeconfig"
         self._capacity = ["--nodes", str(nodes), "--cpu", cpu, "--memory", memory]

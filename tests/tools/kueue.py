@@ -135,3 +135,60 @@ def _set(it: Object, kind: str, status: str, reason: str, message: str, now: flo
 def rfc3339(now: float) -> str:
     time = datetime.datetime.fromtimestamp(now, datetime.UTC)
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def crd(version: str) -> Object:
+    """Return a small CustomResourceDefinition of Workloads, by what Kueue publishes of theirs."""
+    text, number = {"type": "string"}, {"type": "integer", "format": "int32"}
+    free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    template = {"type": "object", "properties": {"metadata": free, "spec": free}}
+    name = {
+        **text,
+        "default": "main",
+        "maxLength": 63,
+        "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+    }
+    pod_set = {"name": name, "count": {**number, "minimum": 0}, "template": template}
+    sets: Object = {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": 18,
+        "items": {"type": "object", "properties": pod_set, "required": ["template"]},
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+    }
+    spec = {
+        "type": "object",
+        "properties": {
+            "queueName": {**text, "maxLength": 253},
+            "priority": number,
+            "active": {"type": "boolean", "default": True},
+            "podSets": sets,
+        },
+    }
+    made = {"spec": spec, "status": free}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": made, "required": ["spec"]}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "workloads.kueue.x-k8s.io",
+            "annotations": {
+                "api-approved.kubernetes.io": "unapproved, a test's own small copy of the schema"
+            },
+        },
+        "spec": {
+            "group": "kueue.x-k8s.io",
+            "names": {"kind": "Workload", "listKind": "WorkloadList", "plural": "workloads"},
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "schema": schema,
+                    "subresources": {"status": {}},
+                }
+            ],
+        },
+    }

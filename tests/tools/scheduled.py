@@ -42,9 +42,13 @@ def node(name: str = "n1", cpu: str = "8") -> Object:
     }
 
 
-def pod(role: str, on: str = "n1", job: str = "a", **status: Any) -> Object:
+def pod(role: str, on: str = "n1", job: str = "a", index: int = 0, **status: Any) -> Object:
     """Return a pod of a job; `on`: its node, "" before it has one."""
-    about: Object = {"namespace": "n", "labels": names.labels(job, role), "creationTimestamp": THEN}
+    about: Object = {
+        "namespace": "n",
+        "labels": {**names.labels(job, role), names.INDEX_LABEL: str(index)},
+        "creationTimestamp": THEN,
+    }
     spec: Object = {"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]}
     if on:
         spec["nodeName"] = on

@@ -5,7 +5,7 @@ edl launch --nodes 1:4 docs/examples/tutorial/step_6.py --epochs 8
 edl submit docs/examples/tutorial/step_6.py --nodes 1:4 --image_name IMAGE \
     --job_volume claim_name=CLAIM -- --epochs 8
 
-`--data FOLDER` takes pictures as `edl data prepare fashion-mnist FOLDER` leaves them, 28 x 28, for
+`--data FOLDER` takes pictures as `edl data prepare fashion-mnist` leaves them, 28 x 28, instead of
 the digits of scikit-learn. Prints how many records each epoch has trained on.
 """
 

@@ -108,7 +108,10 @@ class FakeMaster(master_pb2_grpc.MasterServicer):  # type: ignore[misc]
         return pb.StopReply()
 
     def Scale(self, request: pb.ScaleRequest, context: Any) -> pb.ScaleReply:
-        self.asked.append(f"scale: {request.num_workers}")
+        servers = f", {request.num_servers} servers" if request.num_servers else ""
+        self.asked.append(f"scale: {request.num_workers}{servers}")
+        if request.num_servers > 8:
+            return pb.ScaleReply(refused="it keeps its servers")
         return pb.ScaleReply(previous=2)
 
 

@@ -551,6 +551,22 @@ def test_a_job_that_has_not_begun_can_be_ended(
     assert ("failed", 130) == (status["state"], status["exit_code"])
 
 
+def test_scale_of_servers_says_what_is_wanted_or_why_it_cannot_be(run: Run, running: Any) -> None:
+    master = running("census")
+
+    assert run("scale", "census", "--num_ps", "3")[:2] == (0, "census: 3 servers wanted\n")
+    both = run("scale", "census", "--num_workers", "5", "--num_ps", "2")
+    refused = run("scale", "census", "--num_ps", "9")
+    nothing = run("scale", "census")
+
+    assert both[:2] == (0, "census: 2 -> 5 workers wanted, 2 servers wanted\n")
+    assert refused[0] == 1
+    assert "it keeps its servers" in refused[2]
+    assert nothing[0] == 2
+    assert "give --num_workers, --num_ps" in nothing[2]
+    assert master.asked == ["scale: 0, 3 servers", "scale: 5, 2 servers", "scale: 0, 9 servers"]
+
+
 def test_scale_tells_before_and_after(run: Run, running: Any) -> None:
     master = running("census")
 

@@ -14,6 +14,7 @@ from tools.clustered import FLAGS, NOW, the_job
 
 from edl.common.settings import JobSettings
 from edl.k8s import pods
+from edl.k8s.layers import merged
 from edl.k8s.outside import submit
 
 Run = Callable[..., tuple[int, str, str]]
@@ -325,11 +326,11 @@ def test_difference_laid_over_the_base_gives_what_was_changed() -> None:
     layers = {"metadata": {"labels": {"a": "b"}}, "spec": {"nodeSelector": {"x": "y"}}}
     container = {"env": [{"name": "A", "value": "b"}], "resources": {"limits": {"memory": "9Gi"}}}
     layers["spec"]["containers"] = [{"name": "edl", **container}, {"name": "side", "image": "x"}]
-    changed = pods.merged(base, layers)
+    changed = merged(base, layers)
 
     found = submit.difference(base, changed)
 
-    assert (layers, changed) == (found, pods.merged(base, found))
+    assert (layers, changed) == (found, merged(base, found))
 
 
 # -- errors

@@ -9,6 +9,7 @@ from edl.common import paths
 
 PLAN = {
     "at": 1,
+    "ignored": {"held": "waits for the queue Q of Kueue"},
     "jobs": [
         {
             "name": "a",
@@ -40,6 +41,7 @@ def test_the_last_plan_is_shown_with_its_reasons(capsys):
     shown = capsys.readouterr().out
     assert "1,200" in shown
     assert "1 -> 2 workers: twice as fast" in shown
+    assert "held waits for the queue Q of Kueue\n" in shown
     assert "does not run: `edl schedule serve`" in shown
 
     assert 0 == run(["schedule", "status", "-o", "json"])
@@ -47,6 +49,9 @@ def test_the_last_plan_is_shown_with_its_reasons(capsys):
 
     assert 0 == run(["schedule", "why", "a"])
     assert "a: 1 -> 2 workers: twice as fast\n" == capsys.readouterr().out
+
+    assert 0 == run(["schedule", "why", "held"])
+    assert "held waits for the queue Q of Kueue\n" == capsys.readouterr().out
 
 
 def test_nodes_that_come_and_go_are_told_in_a_line(planned, tmp_path, capsys):
@@ -67,7 +72,7 @@ def test_nodes_that_come_and_go_are_told_in_a_line(planned, tmp_path, capsys):
 @pytest.mark.usefixtures("planned")
 def test_a_job_that_the_plan_does_not_have_is_told_with_those_that_it_has(capsys):
     assert 2 == run(["schedule", "why", "b"])
-    assert "has no job 'b'; it has a." in capsys.readouterr().err
+    assert "has no job 'b'; it has a, held." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -77,6 +82,9 @@ def test_a_job_that_the_plan_does_not_have_is_told_with_those_that_it_has(capsys
         (["serve", "--objective", "best"], "'best' is no objective: choose one of finish"),
         (["plan", "--patience", "-1"], "the patience is -1.0 s"),
         (["plan", "--workers", "0"], "--workers"),
+        (["plan", "--workers", "2", "-n", "edl"], "--workers is of this machine"),
+        (["plan", "-A"], "--all-namespaces is of a cluster"),
+        (["plan", "--quotas", "nowhere.yaml"], "nowhere.yaml cannot be read"),
         (["status"], "No plan was made yet"),
     ],
 )

@@ -40,11 +40,3 @@ def test_a_model_of_four_configurations_predicts_the_others():
 )
 def test_what_tells_nothing_is_no_point(useless):
     assert servers_points([useless]) == []
-
-
-def test_a_share_below_an_equal_one_is_an_error_of_rounding():
-    phases = Phases(100, 0.1, 0.1, 0.1, 0.1, 0.49)
-
-    (point,) = servers_points([Sample(2, 1, 1, 8, 100.0, 10.0, 3, phases)])
-
-    assert point.share == 0.5

@@ -13,8 +13,10 @@ import pytest
 from edl.common.identity import Identity
 from edl.jobs import transfer
 from edl.k8s import copying, job_status, objects, pods, send
-from edl.k8s.decide import Memory, Seen, decide
+from edl.k8s.decide import decide
 from edl.k8s.job import wanted
+from edl.k8s.masters import Memory
+from edl.k8s.plans import Seen
 
 from .edljobs import edljob, pod
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from edl.common.identity import Identity
 from edl.k8s import decide as module
 from edl.k8s import job_status, names, objects, observe
-from edl.k8s.decide import OTHERS, Action, Seen, decide
+from edl.k8s.decide import OTHERS, decide
 from edl.k8s.masters import IMAGE_S, PAUSES, SOON_S, Memory
+from edl.k8s.plans import Action, Seen
 
 from .edljobs import edljob, pod, told
 

@@ -10,11 +10,13 @@ from edl.common.errors import UsageError
 from edl.common.launched import LaunchedSettings, read
 from edl.common.report import VERSION, Bounds, Report, Resize, write
 from edl.common.resolve import resolve
-from edl.k8s import decide as deciding
 from edl.k8s import job_config, objects, pods
+from edl.k8s.decide import decide
 from edl.k8s.job import wanted
 from edl.k8s.job_status import Situation, status
+from edl.k8s.masters import Memory
 from edl.k8s.outside.submit import plan
+from edl.k8s.plans import Seen
 from edl.launch.settings import LaunchSettings
 
 from .edljobs import edljob, pod
@@ -58,7 +60,8 @@ def test_nodes_and_coordinator_share_the_jobs_volume_and_only_the_coordinator_ha
     for role in ("master", "worker", "worker_high"):
         container = pods.container_of(made[role])
         (mount,) = [each for each in container["volumeMounts"] if each["name"] == "job"]
-        assert mount == {"name": "job", "mountPath": pods.JOB_DIR, "subPath": "edl-demo"}
+        apart = "" if role == "master" else "/files"  # a script has no business with the journal
+        assert mount == {"name": "job", "mountPath": pods.JOB_DIR, "subPath": f"edl-demo{apart}"}
         assert container["command"] == ["python", "-m", "edl.launch"]
         assert made[role]["spec"]["automountServiceAccountToken"] == (role == "master")
     assert made["worker"]["spec"]["terminationGracePeriodSeconds"] == 40  # --stop_timeout, and more
@@ -144,9 +147,9 @@ def test_its_status_counts_nodes_and_its_report_has_the_bounds_of_the_spec():
 @pytest.mark.parametrize(("command", "grace_s"), [("launch", None), ("train", 1)])
 def test_suspended_a_scripts_pods_have_their_grace_to_save_in(command, grace_s):
     job = script_job(suspend=True) if command == "launch" else edljob(suspend=True)
-    seen = deciding.Seen(job, [pod(job, "worker")], None, None)
+    seen = Seen(job, [pod(job, "worker")], None, None)
 
-    made = deciding.decide(seen, deciding.Memory(), 0.0, NOW, None)
+    made = decide(seen, Memory(), 0.0, NOW, None)
 
     (action,) = [each for each in made.actions if each.verb == "delete"]
     assert action.grace_s == grace_s

@@ -19,7 +19,8 @@ def look(*jobs, pods=(), nodes=None, looker=None, now=NOW):
 
 
 def test_a_job_that_runs_has_what_its_spec_says_where_its_pods_are():
-    pods = [pod("worker"), pod("worker", "n2"), pod("worker", ""), pod("ps"), pod("master")]
+    pods = [pod("worker"), pod("worker", "n2", index=1), pod("worker", "", index=2)]
+    pods += [pod("worker", index=3), pod("ps"), pod("master")]  # worker 3 goes: 3 are wanted
 
     seen = look(edljob(), pods=pods)
 
@@ -62,6 +63,22 @@ def test_a_job_that_the_scheduler_suspended_waits_since_then():
     (job,) = look(edljob(suspend=True, annotations={names.QUEUED: LATER})).jobs
 
     assert (job.held, job.waits_since, job.is_pinned) == (Shape(), NOW - 30, False)
+
+
+def test_a_job_whose_workers_come_is_left_alone_for_a_while():
+    looker, ready = Looker(False), {**RUNS, "workersReady": "1/3"}
+    look(
+        edljob(status={**RUNS, "workersReady": "1/1"}, worker={"replicas": 1, "maxReplicas": 8}),
+        looker=looker,
+    )
+
+    pinned = [
+        look(edljob(status=ready), looker=looker, now=NOW + at).jobs[0].is_pinned for at in (5, 36)
+    ]
+    there = look(edljob(status={**RUNS, "workersReady": "3/3"}), looker=looker, now=NOW + 6)
+
+    assert pinned == [True, False]
+    assert not there.jobs[0].is_pinned
 
 
 def test_a_job_whose_pods_still_end_is_left_alone_and_they_take_room():
@@ -169,11 +186,8 @@ def changed(it, workers, servers=2):
     return change(it, job, Given(Shape(workers, servers if workers else 0), "so"), "NOW")
 
 
-def test_workers_are_changed_against_the_version_that_was_seen():
-    assert changed(edljob(), 5) == {
-        "metadata": {"resourceVersion": "7"},
-        "spec": {"worker": {"replicas": 5}},
-    }
+def test_workers_are_changed_alone():
+    assert changed(edljob(), 5) == {"spec": {"worker": {"replicas": 5}}}
     assert changed(edljob(), 3) is None
 
 
@@ -183,7 +197,8 @@ def test_a_job_begins_with_all_that_it_is_given():
     patch = changed(it, 4)
 
     assert patch["spec"] == {"suspend": False, "worker": {"replicas": 4}}
-    assert patch["metadata"]["annotations"] == {names.QUEUED: None}
+    # which holds for what was seen alone: its user may have suspended it meanwhile
+    assert patch["metadata"] == {"resourceVersion": "7", "annotations": {names.QUEUED: None}}
 
 
 def test_servers_are_changed_while_the_job_runs():
@@ -191,7 +206,7 @@ def test_servers_are_changed_while_the_job_runs():
 
 
 def test_other_servers_are_offered_once_what_there_is_was_measured():
-    sample = report.Sample(2, 3, 1, 64, 100.0, 10.0, 3)
+    sample = report.Sample(2, 3, 1, 64, 100.0, 60.0, 3)
 
     def told(**values):
         return report.compact(report.write(make_report(**values)))

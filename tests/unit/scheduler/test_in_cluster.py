@@ -76,13 +76,13 @@ def test_jobs_give_up_before_others_begin(server, api, two):
 def test_what_somebody_changed_meanwhile_is_left_to_the_next_round(server, api, two):
     place = ClusterPlace(api, False, lambda: NOW)
     seen, told = place.look(), []
-    api.patch("EdlJob", "z", {"spec": {"worker": {"replicas": 7}}})
+    api.patch("EdlJob", "a", {"spec": {"worker": {"maxReplicas": 1}}})
 
     place.act(plan(a=2, z=1), seen, told.append)
 
-    assert told[0] == "z: not changed, it was changed meanwhile; it is looked at again"
-    assert told[1] == "a: 2 are so"
-    assert server.objects["edljobs", "z"]["spec"]["worker"]["replicas"] == 7
+    assert told[0] == "z: 1 are so"
+    assert told[1] == "a: not changed, it was changed meanwhile; it is looked at again"
+    assert server.objects["edljobs", "a"]["spec"]["suspend"]
 
 
 def test_a_plan_is_kept_for_whoever_asks_and_not_written_without_news(server, api):
@@ -92,7 +92,7 @@ def test_a_plan_is_kept_for_whoever_asks_and_not_written_without_news(server, ap
     def keep(workers, at):
         now[0] = NOW + at
         row = {"name": "a", "workers": workers, "why": "so"}
-        place.keep(json.dumps({"at": int(now[0]), "jobs": [row]}), told.append)
+        place.keep(json.dumps({"at": int(now[0]), "jobs": [row], "ignored": {}}), told.append)
 
     with pytest.raises(UsageError, match="No plan was made yet in the namespace n"):
         in_cluster.last_plan(api)
@@ -148,13 +148,15 @@ def test_who_runs_without_kueues_leave_is_suspended_and_what_fails_is_told(serve
 
     told = act(place, {})
     suspended = server.objects["edljobs", "a"]
-    server.fail("POST", "workloads", 403)
+    server.fail("POST", "workloads", 403, times=2)
     failed = act(place, {})
+    again = act(place, {})
 
     assert told[0].startswith("a: is suspended, it waits for the queue q of Kueue; it begins anew")
     assert suspended["spec"]["suspend"]
     assert suspended["metadata"]["annotations"]["edl.dev/queued"] == "2027-01-15T08:00:00Z"
     assert "Kueue: a: the Workload edl-a-base asks Kueue for quota: not done" in failed[0]
+    assert again == []
     assert act(place, {}) == ["a: the Workload edl-a-base asks Kueue for quota"]
 
 

@@ -95,7 +95,7 @@ class World:
         job = self.jobs[name]
         for key, value in patch["spec"].items():
             job["spec"][key] = {**job["spec"][key], **value} if key != "suspend" else value
-        for key, value in patch["metadata"].get("annotations", {}).items():
+        for key, value in patch.get("metadata", {}).get("annotations", {}).items():
             job["metadata"]["annotations"][key] = value
             if value is None:
                 del job["metadata"]["annotations"][key]
@@ -120,11 +120,12 @@ class World:
         elif self.workloads.get(step.name, {"metadata": {"uid": ""}})["metadata"]["uid"]:
             del self.workloads[step.name]
 
-    def round(self, wish=lambda _: 8, most=None):
+    def round(self, wish=lambda _: 8, most=None, fails=0.0):
         for done, action in enumerate(list(self.actions(wish))):
             if done == most:
                 break
-            action()
+            if self.chosen.random() >= fails:
+                action()
         self.now += 5.0
 
     # -- what is looked at
@@ -215,7 +216,10 @@ def test_who_comes_with_a_minimum_takes_the_pieces_of_others_one_by_one_and_they
     assert world.suspended == []
     assert (replicas(world), world.pods["a"]["worker"]) == (3, 3)  # 3.1 of b are three pieces
     assert world.pods["b"]["worker"] == 1
-    assert "may have 3 workers by the queue q of Kueue" in world.seen().ignored["a"]
+    world.settle(rounds=4)
+    seen = world.seen()
+    assert "may have 3 workers by the queue q of Kueue" in seen.ignored["a"]
+    assert {job.name: job.maximum for job in seen.jobs}["a"] == 3  # others may have the nodes
     world.end("b")
     world.settle(rounds=20)
     assert replicas(world) == 6
@@ -257,6 +261,80 @@ def test_what_is_planned_less_gives_its_quota_back_once_its_pods_are_gone():
     assert (world.pods["a"]["worker"], pieces(world)) == (3, [1, 2])
 
 
+def test_pieces_that_are_admitted_are_kept_before_those_that_wait():
+    world = World([queued()], quota=20.0)
+    world.settle(lambda _: 4)
+    evict(world.workloads["edl-a-piece-1"], "Preempted", "so", world.now)
+    world.kueue.quota["cpu"] = 5.1
+    world.settle(lambda _: 4, is_exact=False)
+    assert pieces(world) == [1, 2, 3]  # the first waits anew
+
+    world.settle(lambda _: 3)
+
+    assert (pieces(world), world.pods["a"]["worker"], world.suspended) == ([2, 3], 3, [])
+
+
+def test_quota_is_kept_for_workers_that_may_still_come():
+    world = World([queued()], quota=20.0)
+    world.settle()
+    world.pods["a"]["worker"] = 2  # the others were lost, and are about to be made anew
+    _, *steps = world.actions(lambda _: 3)  # fewer replicas: that did not come through
+
+    for step in steps:
+        step()
+
+    assert (replicas(world), len(pieces(world))) == (8, 7)
+
+
+def test_a_job_that_begins_with_more_than_is_admitted_is_not_left_alone():
+    world = World([queued()], quota=20.0)
+    world.round()
+    world.ask_kueue()
+    world.jobs["a"]["spec"]["suspend"] = False  # somebody has, with three workers
+    (before,) = world.seen().jobs
+
+    world.round()
+
+    assert (before.held.workers, before.is_pinned) == (3, False)
+    assert replicas(world) == 1
+
+
+def test_the_queue_of_a_job_that_runs_stays_what_it_was():
+    world = World([queued()], quota=20.0)
+    world.settle()
+    world.jobs["a"]["metadata"]["labels"] = {}
+
+    world.settle()
+    assert len(world.workloads) == 8
+    evict(world.workloads["edl-a-base"], "Preempted", "so", world.now)
+    world.settle(is_exact=False)
+
+    assert (world.suspended, world.workloads) == (["a"], {})
+    assert world.pods["a"]["worker"] == 8  # it was begun again, without Kueue
+
+
+def test_pieces_of_a_job_that_waits_do_not_count():
+    world = World([queued()], quota=20.0)
+    world.round()
+    world.ask_kueue()
+    step = kueue.Make(
+        "a",
+        {
+            **world.workloads["edl-a-base"],
+            "metadata": {
+                **world.workloads["edl-a-base"]["metadata"],
+                "name": "edl-a-piece-1",
+                "labels": {names.JOB_LABEL: "a", workloads.PIECE_LABEL: "1"},
+            },
+        },
+    )
+    world.do(step)
+
+    world.seen()
+
+    assert world.looker.gates.of(world.jobs["a"]).workers == 1
+
+
 def test_a_job_that_is_over_or_suspended_by_somebody_leaves_no_workload():
     world = World([queued("a"), queued("b")], quota=20.0)
     world.settle()
@@ -277,10 +355,24 @@ def test_an_evicted_workload_that_an_administrator_deactivated_is_not_made_anew(
 
     assert world.jobs["a"]["spec"]["suspend"]
     assert "it is deactivated" in world.seen().ignored["a"]
-    assert list(world.workloads) == ["edl-a-base"]
+    uid = world.workloads["edl-a-base"]["metadata"]["uid"]
+    world.jobs["a"]["spec"]["scheduling"] = {"priority": 9}
+    world.jobs["a"]["metadata"]["generation"] += 1
+    world.settle()
+    assert [each["metadata"]["uid"] for each in world.workloads.values()] == [uid]
     world.workloads["edl-a-base"]["spec"]["active"] = True
     world.settle()
     assert world.pods["a"]["worker"] == 8
+
+
+def test_a_piece_that_an_administrator_deactivated_is_not_passed_by():
+    world = World([queued()], quota=20.0)
+    world.settle(lambda _: 4)
+
+    world.workloads["edl-a-piece-2"]["spec"]["active"] = False
+    world.settle(lambda _: 4, is_exact=False)
+
+    assert (world.pods["a"]["worker"], pieces(world), world.suspended) == (3, [1, 2, 3], [])
 
 
 def test_a_job_that_waits_and_asks_for_something_else_is_queued_anew():
@@ -334,6 +426,11 @@ def test_nodes_of_a_flavor_that_pods_do_not_ask_for_are_told():
     said = world.seen().ignored["a"]
     assert said.endswith("write {pool: spot} into spec.master.nodeSelector")
     assert world.looker.gates.flavors() == set()
+    assignment = world.workloads["edl-a-piece-2"]["status"]["admission"]["podSetAssignments"][0]
+    assignment["flavors"] = {"cpu": "other"}
+    world.looker.gates.labels |= {"f": {}, "other": {"pool": "x"}}
+    said = world.seen().ignored["a"]
+    assert said.endswith("write {pool: x} into spec.worker.nodeSelector")
 
 
 def test_why_kueue_evicted_is_told_and_what_of_its_settings_would_do_it_again():
@@ -358,10 +455,11 @@ def test_no_quota_is_gone_beyond_and_nothing_is_left_wherever_the_scheduler_ends
         for name in "abc"
     ]
     world = World(jobs, quota=chosen.choice([3.5, 6.0, 9.0, 12.0]))
+    world.chosen = chosen
     for _ in range(30):
         event = chosen.random()
         if event < 0.45:
-            world.round(lambda _: chosen.randint(1, 5), chosen.choice([None, 0, 1, 2]))
+            world.round(lambda _: chosen.randint(1, 5), chosen.choice([None, 0, 1, 2]), 0.2)
             if chosen.random() < 0.3:
                 world.looker = Looker(False)  # it was killed
         elif event < 0.7:

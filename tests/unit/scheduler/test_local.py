@@ -217,6 +217,18 @@ def test_a_job_that_refuses_other_servers_is_not_asked_again(jobs):
     assert seen.servers == (1,)
 
 
+def test_a_job_that_stays_on_its_servers_though_it_was_told_is_left_with_them(jobs):
+    job = FakeJob("ps", "running", 1, told(phased(1, 1)))
+    jobs.append(job)
+    place = local.LocalPlace(4)
+    place.act({"ps": Given(Shape(1, 2, 1), "so")}, place.look(), lambda _: None)
+
+    looks = [place.look().jobs[0] for _ in range(local._MOST_LOOKS + 1)]
+
+    assert [each.is_pinned for each in looks] == [True] * local._MOST_LOOKS + [False]
+    assert (looks[-1].held, looks[-1].servers) == (Shape(1, 1, 1), (1,))
+
+
 def test_a_model_that_no_job_can_have_is_ignored_and_the_job_is_not(jobs):
     values = told(phased(1, 1), servers_model=report.ServersModel(*[0.0] * 11))
     jobs.append(FakeJob("a", "running", 2, values))

@@ -610,6 +610,20 @@ def test_old_chains_go_when_two_newer_are_there_and_ancestors_with_them(two_chai
     assert (False, [10, 11, 12, 13]) == left[6]
 
 
+def test_what_servers_before_a_change_have_left_goes_with_the_old_chains(two_chains):
+    """Broken once: each change of the servers left a model's bytes behind."""
+    folder, _ = two_chains
+    store = begun(COUNTS)
+    recorder = Recorder(store, folder, "other")  # began from a checkpoint
+    for number in range(12):
+        push(store, COUNTS, number)
+        if not recorder.take().previous:
+            recorder.prune()
+
+    assert folder.names("a") == []
+    assert folder.links("other", None)[0]
+
+
 # -- What cannot be written
 
 

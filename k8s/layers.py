@@ -1,0 +1,41 @@
+"""Layers of a pod: what a user writes is laid over what edl makes. Pure, plain dicts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from ..common.errors import UsageError
+from .api import Object
+
+
+def merged(base: Any, over: Any) -> Any:
+    """Lay `over` over `base`: dicts key by key, lists of named things by name, other lists joined.
+
+    Mounts are named by their path; all else is replaced.
+    """
+    if isinstance(base, dict) and isinstance(over, dict):
+        return {
+            **base,
+            **{k: merged(base[k], v) if k in base else copy.deepcopy(v) for k, v in over.items()},
+        }
+    if isinstance(base, list) and isinstance(over, list):
+        for key in ("mountPath", "name"):
+            if all(isinstance(each, dict) and key in each for each in (*base, *over)):
+                known = {each[key]: each for each in base}
+                for each in over:
+                    known[each[key]] = merged(known.get(each[key], {}), each)
+                return list(known.values())
+        return base + [each for each in over if each not in base]
+    return copy.deepcopy(over)
+
+
+def as_template(layer: object) -> Object:
+    """Return the layer as a pod template: a user may write only its spec's fields."""
+    if not isinstance(layer, dict):
+        raise UsageError("--cluster_spec: each part is a mapping, as a pod template is.")
+    if layer.keys() <= {"metadata", "spec"}:
+        return layer
+    about = {key: layer[key] for key in ("labels", "annotations") if key in layer}
+    spec = {key: value for key, value in layer.items() if key not in about}
+    return {**({"metadata": about} if about else {}), **({"spec": spec} if spec else {})}

@@ -1,0 +1,88 @@
+"""Two jobs share a real control plane by the scheduler, a pod with the rights of its role."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+from tools.jobs import ZOO, write_records
+from tools.kube_objects import IMAGE, phase
+from tools.schedulers import MANIFESTS, install
+from tools.servers import assert_exact
+
+RECORDS = 3200
+FITS = 4  # workers of 3 cores: one on each node
+
+
+def job(folder, name):
+    spec = {
+        "image": IMAGE,
+        "suspend": True,
+        "scheduling": {},
+        "settings": {
+            "model_zoo": str(ZOO),
+            "model_def": "counting",
+            "model_params": {"record_s": 0.05},
+            "training_data": str(write_records(folder / "records.npz", RECORDS)),
+            "minibatch_size": 8,
+            "num_minibatches_per_task": 2,
+            "use_async": True,
+            "checkpoint_dir": str(folder / name),
+        },
+        "jobVolume": {"hostPath": {"path": str(folder / "job"), "type": "DirectoryOrCreate"}},
+        "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}],
+        "volumeMounts": [{"name": "data", "mountPath": str(folder)}],
+        "ps": {"resources": {"requests": {"cpu": "200m", "memory": "512Mi"}}},
+        "worker": {
+            "maxReplicas": FITS,
+            "resources": {"requests": {"cpu": "3", "memory": "512Mi"}},
+        },
+    }
+    about = {"name": name}
+    return {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": about, "spec": spec}
+
+
+def scheduler():
+    made = yaml.safe_load((MANIFESTS / "scheduler/deployment.yaml").read_text())
+    labels = {"app.kubernetes.io/name": "edl", "app.kubernetes.io/component": "scheduler"}
+    made["metadata"]["labels"] = labels
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    container |= {"image": IMAGE, "args": [*container["args"], "--every", "1"]}
+    return made
+
+
+def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(
+    cluster, namespace, controller, folder
+):
+    """Broken once: Looker gave pods that no node has taken yet no room, so both jobs were full."""
+    install(namespace)
+    namespace.apply(scheduler())
+
+    def are_so(until, within_s=600.0):
+        def look(jobs):
+            statuses = {name: job.get("status", {}) for name, job in jobs.items()}
+            assert "Failed" not in map(phase, jobs.values()), statuses
+            return statuses if until(statuses) else None
+
+        return namespace.wait("edljobs", look, within_s=within_s)
+
+    namespace.apply(job(folder, "first"))
+    are_so(lambda s: s["first"].get("phase") == "Running" and s["first"]["workers"] >= 2)
+    namespace.apply(job(folder, "second"))
+    are_so(lambda s: s.get("second", {}).get("masters"))
+    mine = "app.kubernetes.io/component=scheduler"
+    (pod,) = namespace.objects("pods", mine)
+    namespace.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
+    done = are_so(lambda s: all(each["phase"] == "Succeeded" for each in s.values()))
+    plan = namespace.objects("configmaps")["edl-scheduler"]["data"]["plan.json"]
+
+    told = [line for log in namespace.logs().values() for line in log.splitlines()]
+    began = next(i for i, line in enumerate(told) if line.startswith("second: starts with"))
+    (before,) = [line for line in told[:began] if line.startswith("first: ")][-1:]
+    assert " -> " in before, told  # it gave up workers for the second one
+    assert {(each["masters"], each["restarts"]) for each in done.values()} == {(1, 0)}
+    for name in done:
+        assert_exact(folder / name, RECORDS, 1)
+    assert {row["name"] for row in json.loads(plan)["jobs"]} <= {"first", "second"}
+    new = namespace.wait("pods", lambda pods: pods.keys() - {pod}, labels=mine)
+    assert len(new) == 1
