@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..common.errors import UsageError
+from ..common.foreign import must_be
 from .place import Function
 
 if TYPE_CHECKING:
@@ -64,6 +65,20 @@ def take(given: dict[str, Any]) -> dict[str, Any]:
     """Take the options out of all that were given, and return those that were said."""
     taken = {name: given.pop(name) for name in _NAMES}
     return {name: value for name, value in taken.items() if value is not None}
+
+
+def told(nodes: object) -> str:
+    """Return what a plan says of nodes, in a line. Raises UsageError where that is no sense."""
+    try:
+        must_be(nodes, {"here": dict, "wanted": dict, "why": str, "asked": str}, "nodes")
+    except ValueError as error:
+        raise UsageError(f"The plan says of nodes what makes no sense: {error}.") from error
+    assert isinstance(nodes, dict)
+    here, wanted = (
+        " and ".join(f"{count} {market}" for market, count in nodes[key].items())
+        for key in ("here", "wanted")
+    )
+    return f"Nodes: {here} here, {wanted} wanted: {nodes['why']}; {nodes['asked']}."
 
 
 def made(nodes: dict[str, Any], policy: Policy, in_cluster: bool) -> Made | None:

@@ -121,6 +121,8 @@ def status(output: str, runtime: str, namespace: str) -> None:
         serves = local.serves() if api is None else in_cluster.serves(api)
     _show(last, output)
     if is_drawn(output):
+        if "nodes" in last:
+            click.echo(pool.told(last["nodes"]))
         runs = "runs" if serves else "does not run: `edl schedule serve`"
         click.echo(f"Planned {max(0, int(time.time()) - last['at'])} s ago; the scheduler {runs}.")
 

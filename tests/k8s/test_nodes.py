@@ -61,7 +61,6 @@ def where(pods):
 
 
 def test_a_node_comes_for_a_job_and_another_one_when_it_has_a_notice(cluster, namespace, folder):
-    """Broken once: Notices never started; the worker stayed where it was."""
     install(namespace)
     cluster.wait(
         "customresourcedefinitions",

@@ -54,6 +54,21 @@ def test_the_last_plan_is_shown_with_its_reasons(capsys):
     assert "held waits for the queue Q of Kueue\n" == capsys.readouterr().out
 
 
+def test_nodes_that_come_and_go_are_told_in_a_line(planned, tmp_path, capsys):
+    here, wanted = {"on-demand": 1, "spot": 0}, {"on-demand": 1, "spot": 2}
+    nodes = {"here": here, "wanted": wanted, "why": "utility 0.75 is above", "asked": "2 pods"}
+    path = tmp_path / "schedule" / "plan.json"
+
+    path.write_text(json.dumps({**PLAN, "nodes": nodes}))
+    assert 0 == run(["schedule", "status"])
+    shown = capsys.readouterr().out
+    path.write_text(json.dumps({**PLAN, "nodes": {"why": 7}}))
+    assert 2 == run(["schedule", "status"])
+
+    assert "Nodes: 1 on-demand and 0 spot here, 1 on-demand and 2 spot wanted: utility" in shown
+    assert "what makes no sense: nodes has no 'here'" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("planned")
 def test_a_job_that_the_plan_does_not_have_is_told_with_those_that_it_has(capsys):
     assert 2 == run(["schedule", "why", "b"])
