@@ -563,7 +563,7 @@ def test_scale_of_servers_says_what_is_wanted_or_why_it_cannot_be(run: Run, runn
     assert refused[0] == 1
     assert "it keeps its servers" in refused[2]
     assert nothing[0] == 2
-    assert "give --num_workers, --num_ps" in nothing[2]
+    assert "How many? Say it once" in nothing[2]
     assert master.asked == ["scale: 0, 3 servers", "scale: 5, 2 servers", "scale: 0, 9 servers"]
 
 
