@@ -1,7 +1,7 @@
 """The speed that a script has told, by the nodes it ran on, as a report to schedulers. Pure.
 
-A script counts its own records, in its own way: the rates are its word (launch/report.py), and what
-is left nobody knows.
+A script counts its own records, in its own way: the rates are its word (launch/report.py), and so
+is what is left: the time that it says it still needs, at the rate that it told last.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class History:
         self._costs: deque[float] = deque(maxlen=_LAST)
         self._round: Round | None = None  # the last one that was told of
         self._at = 0.0
+        self._rate: float | None = None  # told last
 
     def tell(self, found: Round, since: float, now: float, rate: float) -> None:
         """Note the rate that a script tells of its running round.
@@ -48,6 +49,7 @@ class History:
         at = Configuration(0, found.world_size, len(found.members), 0)
         told = self._told.pop(at, None) or _Told()
         self._told[at] = told
+        self._rate = rate
         told.rates += rate
         told.seconds += now - self._at
         told.looks += 1
@@ -55,16 +57,17 @@ class History:
         if len(self._told) > _MOST:
             del self._told[next(iter(self._told))]
 
-    def report(self, policy: Policy, nearly_done: bool) -> Report:
-        """Return the report of a job with these bounds."""
+    def report(self, policy: Policy, nearly_done: bool, left_s: float | None = None) -> Report:
+        """Return the report of a job with these bounds; `left_s`: that it still needs, s."""
         samples = (
             Sample(**vars(at), records_per_s=t.rates / t.looks, seconds=t.seconds, looks=t.looks)
             for at, t in self._told.items()
         )
+        left = None if left_s is None or self._rate is None else round(left_s * self._rate)
         cost_s = sum(self._costs) / len(self._costs) if self._costs else None
         return Report(
             version=VERSION,
-            records_left=None,
+            records_left=left,
             records_total=None,
             epochs=None,
             samples=tuple(samples),

@@ -74,7 +74,7 @@ def _report(machine: Rendezvous, history: History, now: float) -> Json:
     left_s = machine.left_s(now)
     ends = bool(machine.state.succeeded or machine.outcome[0])
     nearly_done = ends or (left_s is not None and left_s < machine.policy.nearly_done_s)
-    return reports.write(history.report(machine.policy, nearly_done))
+    return reports.write(history.report(machine.policy, nearly_done, left_s))
 
 
 def _node(machine: Rendezvous, node: Node, now: float) -> dict[str, Any]:

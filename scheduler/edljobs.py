@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..common import launched
 from ..common import report as reports
 from ..common.errors import EdlError, UsageError
 from ..k8s import job as edljob
 from ..k8s import names, observe
 from ..k8s.api import Object
 from .cluster import Node, Resources
-from .jobs import Given, Job, Shape
+from .jobs import Given, Job, Shape, Speed
 from .kueue import Gates
 from .machines import expected, machines, may_be_on, resources
 from .place import Seen, seconds
@@ -181,7 +182,7 @@ class Looker:
         minimum = int(spec["worker"].get("minReplicas", 1))
         return Job(
             name=name,
-            speed=told.speed,
+            speed=_by_nodes(spec, told.speed),
             worker=ask.needs["worker"],
             server=ask.needs["ps"],
             master=Resources() if has_master else ask.needs["master"],
@@ -260,6 +261,18 @@ def _restricted(job: Job, nodes: Sequence[Node], welcome: Mapping[str, set[str]]
     return replace(
         job, held=held, speed=lambda shape: 0.0 if shape.kind in barred else speed(shape)
     )
+
+
+def _by_nodes(spec: Object, speed: Speed) -> Speed:
+    """Return the speed of a job whose workers, as the scheduler counts them, are nodes of a script.
+
+    The report counts its processes.
+    """
+    settings: Object = spec.get("settings") or {}
+    each = (
+        int(settings.get("nproc_per_node") or 1) if spec.get("command") == launched.COMMAND else 1
+    )
+    return speed if each == 1 else lambda s: speed(replace(s, workers=s.workers * each))
 
 
 def _terms(scheduling: Object, report: reports.Report | None) -> dict[str, float | None]:

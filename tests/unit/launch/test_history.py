@@ -30,6 +30,9 @@ def test_what_a_script_tells_is_kept_by_the_nodes_it_ran_on():
     assert (found.resize, found.nodes) == (Resize(workers=10.0), Bounds(1, 4))
     assert (found.records_left, found.model, found.nearly_done) == (None, None, True)
     assert read(write(found)) == found
+    # what is left is its word, at the rate that it told last
+    assert history.report(POLICY, nearly_done=False, left_s=10.0).records_left == 2200
+    assert History().report(POLICY, nearly_done=False, left_s=10.0).records_left is None
 
 
 def test_the_configurations_that_were_told_of_last_are_kept():

@@ -143,6 +143,18 @@ def test_a_job_of_one_kind_of_nodes_stays_there_and_gets_nothing_of_others():
     ]
 
 
+def test_nodes_of_a_script_are_counted_and_its_processes_told():
+    sample = report.Sample(0, 8, 2, 0, 100.0, 60.0, 3)  # 2 nodes of 4 processes
+    told = report.compact(report.write(make_report(samples=(sample,))))
+    settings = {"script": "train.py", "nproc_per_node": 4}
+
+    (job,) = look(
+        edljob(command="launch", settings=settings, ps={}, status={**RUNS, "report": told})
+    ).jobs
+
+    assert (job.servers, job.speed(Shape(1)), job.speed(Shape(2))) == ((0,), 50.0, 100.0)
+
+
 def test_a_report_of_another_version_is_ignored_and_the_job_is_not():
     told = report.compact(report.write(make_report()))
     good = edljob("good", status={**RUNS, "report": told})

@@ -104,7 +104,9 @@ def test_it_is_within_a_tenth_of_the_best_after_at_most_five_changes(seed, monke
     """Broken once: the servers are never changed, or a job grows before it was measured."""
     job = Oracle(drawn(seed), seed)
     monkeypatch.setattr(local, "all_jobs", lambda: [job])
-    monkeypatch.setattr(local.queue, "ask_of", lambda _: Ask(0, 1, ROOM - 1, 1, Wishes(max_ps=MOST)))
+    monkeypatch.setattr(
+        local.queue, "ask_of", lambda _: Ask(0, 1, ROOM - 1, 1, Wishes(max_ps=MOST))
+    )
     place, policy = local.LocalPlace(ROOM), make_policy("finish")
 
     for now in range(ROUND_S, 240, ROUND_S):
