@@ -33,7 +33,7 @@ def job(folder):
         "settings": {
             "model_zoo": str(ZOO),
             "model_def": "counting",
-            "model_params": {"record_s": 0.005},
+            "model_params": {"record_s": 0.015},
             "training_data": str(write_records(folder / "records.npz", RECORDS)),
             "minibatch_size": 16,
             "num_minibatches_per_task": 4,

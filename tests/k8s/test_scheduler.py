@@ -10,7 +10,7 @@ from tools.kube_objects import IMAGE, phase
 from tools.schedulers import MANIFESTS, install
 from tools.servers import assert_exact
 
-RECORDS = 3200
+RECORDS = 1200
 FITS = 4  # workers of 3 cores: one on each node
 
 
@@ -23,7 +23,7 @@ def job(folder, name):
             "model_zoo": str(ZOO),
             "model_def": "counting",
             "model_params": {"record_s": 0.05},
-            "training_data": str(write_records(folder / "records.npz", RECORDS)),
+            "training_data": str(write_records(folder / f"{name}.npz", RECORDS)),
             "minibatch_size": 8,
             "num_minibatches_per_task": 2,
             "use_async": True,
