@@ -33,7 +33,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Phases:
-    """What a worker whose model is on servers spends a minibatch on, in the mean of so many.
+    """The times of a minibatch of a worker whose model is on servers, in the mean of so many.
 
     `share`: of all that is pushed, the part that goes to the server which gets the most.
     """

@@ -1,4 +1,4 @@
-"""What a script under `edl launch` tells its node agent: a small file, EDL_REPORT_FILE."""
+"""The words of a script under `edl launch` to its node agent: a file, EDL_REPORT_FILE."""
 
 from __future__ import annotations
 

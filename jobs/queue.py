@@ -13,6 +13,7 @@ from ..common import paths, storage
 from ..common.errors import EdlError, UsageError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.settings import JobSettings
+from ..common.times import rfc3339
 from .local import LocalJob
 from .start import go_on, make
 
@@ -35,12 +36,12 @@ class Wishes:
         if deadline is None:
             return cls(priority, None, user, max_ps)
         try:
-            when = datetime.datetime.fromisoformat(deadline).astimezone(datetime.UTC)
+            when = datetime.datetime.fromisoformat(deadline).timestamp()
         except ValueError as error:
             raise UsageError(
                 f"--deadline {deadline} is no time: write 2026-12-24T18:00:00Z, for example."
             ) from error
-        return cls(priority, when.strftime("%Y-%m-%dT%H:%M:%SZ"), user, max_ps)
+        return cls(priority, rfc3339(when), user, max_ps)
 
 
 @dataclass(frozen=True)

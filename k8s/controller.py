@@ -13,7 +13,6 @@ harm. The Lease (__main__.py) only spares them the work.
 
 from __future__ import annotations
 
-import datetime
 import functools
 import logging
 import secrets
@@ -26,6 +25,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ..common.errors import PeerError
 from ..common.identity import Identity
+from ..common.times import rfc3339
 from . import names
 from .allowed import USUAL, Installed
 from .api import Api
@@ -239,7 +239,7 @@ class Controller:
         return None if plan.over else min(_LOOK_S, plan.again_s or _LOOK_S)
 
     def _decide(self, seen: Seen, memory: Memory) -> Plan:
-        return decide(seen, memory, self._clock(), _timestamp(), _renewed, self._installed)
+        return decide(seen, memory, self._clock(), rfc3339(time.time()), _renewed, self._installed)
 
     def _do(self, key: Key, seen: Seen, known: _Known, plan: Plan) -> None:
         api = self._api.inside(key[0])
@@ -341,8 +341,3 @@ def _tell(api: Api, event: Action) -> None:
 
 def _renewed(token: str) -> Identity:
     return Identity.create(token or secrets.token_hex(16))
-
-
-def _timestamp() -> str:
-    """Return the time as Kubernetes writes it."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""How many nodes of a pool would pay for all jobs together, and why. It asks nobody.
+"""The number of nodes of a pool that would pay for all jobs together, and why. Pure.
 
 Jobs with a deadline are given what ends them in time at the least cost, jobs with a budget what
 ends them soonest for it (nodes.py); the others have as many nodes as keep the utility of the best
@@ -37,7 +37,7 @@ _NEW = "edl-new-"  # names of nodes that are thought of
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides beside jobs and nodes. `boot_s`: from the ask for a node until it is of use."""
+    """The rules beside jobs and nodes. `boot_s`: from the ask for a node until it is of use."""
 
     price: Price | None = None  # of a node; None: deadlines and budgets cannot be held
     low: float = LOW

@@ -14,8 +14,9 @@ from ..common import launched
 from ..common import report as reports
 from ..common.errors import EdlError, UsageError
 from ..k8s import job as edljob
-from ..k8s import names, observe
+from ..k8s import names
 from ..k8s.api import Object
+from ..k8s.job_status import lives, number
 from .cluster import Node, Resources
 from .jobs import Given, Job, Shape, Speed
 from .kueue import Gates
@@ -36,7 +37,7 @@ _WHERE = ("nodeSelector", "affinity", "tolerations")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a job's pods ask for. Of one spec it is always the same."""
+    """The needs of a job's pods. Of one spec they are always the same."""
 
     worker: Object  # the spec of its pods
     needs: Mapping[str, Resources]  # of a pod of each role
@@ -164,7 +165,7 @@ class Looker:
         told = Told.by(status.get("report"))
         if told.problem:
             ignored[name] = told.problem
-        waits, alive = bool(spec.get("suspend")), [pod for pod in mine if _is_alive(pod)]
+        waits, alive = bool(spec.get("suspend")), [pod for pod in mine if lives(pod)]
         held = 0 if waits else edljob.workers(spec)
         if held and self._held.get(about["uid"], held) != held:
             self._resizes[about["uid"]] = self._resizes.get(about["uid"], 0) + 1
@@ -205,7 +206,8 @@ class Looker:
             is_nearly_done=told.is_nearly_done,
             may_be_suspended=edljob.durable(spec),
             may_move=False,
-            workers_on=_counts([pod for pod in placed if _index(pod) < held], "worker"),
+            # those of the highest numbers go first
+            workers_on=_counts([pod for pod in placed if number(pod) < held], "worker"),
             servers_on=_counts(placed, "ps") if held else {},
         )
 
@@ -302,8 +304,8 @@ def _choice(spec: Object, held: int, told: Told) -> tuple[int, tuple[int, ...], 
         return servers, (servers,), maximum
     if not told.is_measured(Shape(held, servers)):
         return servers, (servers,), max(int(worker.get("minReplicas", 1)), held)
-    most = max(int(ps["maxReplicas"]), servers) if told.is_known else servers
-    return servers, tuple(range(1, most + 1)) if told.is_known else (servers,), maximum
+    most = max(int(ps["maxReplicas"]), servers)
+    return servers, tuple(range(1, most + 1)), maximum
 
 
 def _changes(it: Object) -> bool:
@@ -317,19 +319,10 @@ def _role(pod: Object) -> str:
     return str((pod["metadata"].get("labels") or {}).get(names.ROLE_LABEL, ""))
 
 
-def _index(pod: Object) -> int:
-    """Return the index of a worker: those of the highest ones go first."""
-    return int((pod["metadata"].get("labels") or {}).get(names.INDEX_LABEL, 0))
-
-
 def _ready(it: Object) -> int:
     """Return how many workers of a job train."""
     said = str((it.get("status") or {}).get("workersReady") or "0/0")
     return int(said.partition("/")[0])
-
-
-def _is_alive(pod: Object) -> bool:
-    return not isinstance(observe.observe(pod), observe.Ended)
 
 
 def _counts(placed: Sequence[Object], role: str) -> dict[str, int]:

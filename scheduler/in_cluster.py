@@ -1,14 +1,13 @@
 """The EdlJobs of a cluster: watched, planned for, and changed by their specs alone.
 
 Nodes, pods and EdlJobs are kept as copies by list and watch. What is planned is written into the
-EdlJobs (workers, servers, suspend) against the version that was seen, so that nobody's change is
-lost: one that crossed another is refused, and planned anew. Pods are kube-scheduler's and the
-masters'. The last plan is a ConfigMap; a Lease lets one scheduler act at a time.
+EdlJobs: workers and servers as they are, suspend against the version that was seen, so that it
+crosses nobody's own. Pods are kube-scheduler's and the masters'. The last plan is a ConfigMap; a
+Lease lets one scheduler act at a time.
 """
 
 from __future__ import annotations
 
-import datetime
 import math
 import os
 import secrets
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..common.errors import JobError, PeerError, UsageError
+from ..common.times import rfc3339
 from ..k8s import names
 from ..k8s.api import Api, Object
 from ..k8s.connection import ApiError
@@ -79,7 +79,7 @@ class ClusterPlace:
         def grows(job: Job) -> bool:
             return given[job.name].shape.workers > job.held.workers
 
-        now = _rfc3339(self._clock())
+        now = rfc3339(self._clock())
         for job in sorted(seen.jobs, key=grows):
             it = objects[job.name]
             patch = change(it, job, given[job.name], now)
@@ -249,7 +249,3 @@ def _digest(kind: str, it: Object) -> Any:
     if kind == "Workload":
         return about["generation"], about.get("deletionTimestamp"), status
     return spec.get("nodeName"), status.get("phase"), about.get("deletionTimestamp")
-
-
-def _rfc3339(now: float) -> str:
-    return datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

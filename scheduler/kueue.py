@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, replace
 
 from ..common.errors import UsageError
 from ..k8s import job as edljob
-from ..k8s import names, observe
+from ..k8s import names
 from ..k8s.api import Object
+from ..k8s.job_status import lives
 from . import workloads
 from .jobs import Given, Job
 from .place import seconds
@@ -61,7 +62,7 @@ Step = Make | Drop | Suspend
 
 @dataclass(frozen=True)
 class Gate:
-    """What Kueue lets a job have.
+    """The leave that Kueue gives a job.
 
     `is_open`: it is given to the policy. `workers`: the most that it may have, None where Kueue has
     no say. `says`: what is in the way, or "".
@@ -209,7 +210,7 @@ def _living(pods: Iterable[Object]) -> dict[tuple[str, str], list[str]]:
     found: dict[tuple[str, str], list[str]] = {}
     for pod in pods:
         about, labels = pod["metadata"], pod["metadata"].get("labels") or {}
-        if names.JOB_LABEL in labels and not isinstance(observe.observe(pod), observe.Ended):
+        if names.JOB_LABEL in labels and lives(pod):
             role = str(labels.get(names.ROLE_LABEL, ""))
             found.setdefault((about["namespace"], labels[names.JOB_LABEL]), []).append(role)
     return found

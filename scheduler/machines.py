@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..k8s import names, observe
+from ..k8s import names
 from ..k8s.api import Object
 from ..k8s.job import Requests, requested
+from ..k8s.job_status import lives
 from ..k8s.nodes import is_ready, kind_of
 from .cluster import Node, Resources
 from .jobs import Job
@@ -41,7 +42,7 @@ def machines(
     used: dict[str, list[Requests]] = defaultdict(list)
     for pod in others:
         where = pod["spec"].get("nodeName")
-        if where and not isinstance(observe.observe(pod), observe.Ended):
+        if where and lives(pod):
             used[where].append(requested(pod["spec"]))
     found: list[Node] = []
     kinds: dict[frozenset[str], str] = {}

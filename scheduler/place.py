@@ -1,4 +1,4 @@
-"""Where jobs are seen and changed: this machine, or a cluster. Pure."""
+"""The place where jobs are seen and changed: this machine, or a cluster. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Seen:
 
 
 class Place(Protocol):
-    """Where jobs are seen and changed, and the last plan is kept."""
+    """A place where jobs are seen and changed, and the last plan is kept."""
 
     def look(self) -> Seen:
         """Return what there is now."""

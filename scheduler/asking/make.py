@@ -45,7 +45,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Made:
-    """What was made of it: an autoscaler, and a way to ask. Neither has asked anything yet."""
+    """An autoscaler and a way to ask, made of these flags. Neither has asked anything yet."""
 
     scaler: Autoscaler
     asker: Callable[[Api], Asker]

@@ -50,7 +50,7 @@ class Recorded:
 
     @property
     def is_known(self) -> bool:
-        """Whether its speed and its length were seen."""
+        """Tell whether its speed and its length were seen."""
         return bool(self._workers) and self._steps > 0
 
     def end_of(self, _epoch: int) -> float:

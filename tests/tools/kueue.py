@@ -9,11 +9,11 @@ and what is evicted keeps its quota until its owner has given it back, here by d
 from __future__ import annotations
 
 import copy
-import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from edl.common.times import rfc3339
 from edl.k8s.job import requested
 
 Object = dict[str, Any]
@@ -130,11 +130,6 @@ def _set(it: Object, kind: str, status: str, reason: str, message: str, now: flo
         return
     conditions[:] = [each for each in conditions if each["type"] != kind]
     conditions.append({**new, "lastTransitionTime": rfc3339(now)})
-
-
-def rfc3339(now: float) -> str:
-    time = datetime.datetime.fromtimestamp(now, datetime.UTC)
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def crd(version: str) -> Object:

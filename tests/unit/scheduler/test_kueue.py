@@ -5,9 +5,10 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.kueue import Kueue, evict, holds, rfc3339, true
+from tools.kueue import Kueue, evict, holds, true
 from tools.scheduled import NOW, edljob, node, pod
 
+from edl.common.times import rfc3339
 from edl.k8s import job as edljobs
 from edl.k8s import names
 from edl.scheduler import kueue, workloads
