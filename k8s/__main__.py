@@ -14,15 +14,13 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import secrets
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable
 
 from ..common import log as logs
-from ..common.errors import EdlError, JobError, PeerError, UsageError
+from ..common.errors import EdlError, PeerError, UsageError
 from ..common.listen import serve_metrics
 from ..common.process import leave
 from .allowed import Installed
@@ -39,8 +37,6 @@ _LABELS = {
     "app.kubernetes.io/component": "controller",
     "app.kubernetes.io/part-of": "edl",
 }
-_FOR_EVER_S = float("inf")
-_AGAIN_S = 5.0  # until an API server that does not answer is asked again
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -93,8 +89,7 @@ def run(namespace: str, everywhere: bool, image: str) -> int:
     installed = _installed(api, image)
     metrics = Metrics()
     _, address = serve_metrics(metrics.registry)
-    who = f"{os.environ.get('EDL_POD') or socket.gethostname()}-{secrets.token_hex(3)}"
-    leadership = Leadership(api, LEASE, who[-63:], _LABELS, of_pods=False)
+    leadership = Leadership.of_service(api, LEASE, _LABELS)
     controller = Controller(api.inside("") if everywhere else api, metrics, installed=installed)
     where = "all namespaces" if everywhere else f"the namespace {api.namespace}"
     log.info("controller of %s metrics=%s; waiting for the lease %s", where, address, LEASE)
@@ -142,17 +137,10 @@ def _lead(
         log.warning("%s: this one ends", why)
         end(1)
 
-    while True:
-        try:
-            leadership.acquire(_FOR_EVER_S)
-            break
-        except JobError:  # told to end while it waited
-            return
-        except PeerError as error:
-            log.warning("lease=%s -> not yet error=%r", LEASE, str(error))
-            if ended.wait(_AGAIN_S):
-                return
-    if ended.is_set():
+    def fails(error: PeerError) -> None:
+        log.warning("lease=%s -> not yet error=%r", LEASE, str(error))
+
+    if not leadership.await_turn(ended, fails) or ended.is_set():
         return
     metrics.leads.set(1)
     log.info("has the lease")

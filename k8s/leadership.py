@@ -11,6 +11,10 @@ from __future__ import annotations
 
 import datetime
 import logging
+import math
+import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +31,7 @@ DURATION_S = 15.0
 RENEW_S = 4.0
 _LOOK_S = 1.0
 _ACQUIRE_S = 120.0
+_AGAIN_S = 5.0  # until an API server that does not answer is asked again
 
 
 class Leadership:
@@ -54,6 +59,29 @@ class Leadership:
         self._of_pods = of_pods
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @classmethod
+    def of_service(cls, api: Api, name: str, labels: dict[str, str]) -> Leadership:
+        """Return the claim of this process, one of a service of which one at a time acts."""
+        who = f"{os.environ.get('EDL_POD') or socket.gethostname()}-{secrets.token_hex(3)}"
+        return cls(api, name, who[-63:], labels, of_pods=False)
+
+    def await_turn(self, over: threading.Event, on_error: Callable[[PeerError], object]) -> bool:
+        """Wait for the Lease until it is over, whatever fails meanwhile; return whether it is ours.
+
+        `close` ends the waiting as well.
+        """
+        while not over.is_set():
+            try:
+                self.acquire(math.inf)
+            except JobError:  # told to end while it waited
+                return False
+            except PeerError as error:
+                on_error(error)
+                over.wait(_AGAIN_S)
+            else:
+                return True
+        return False
 
     def acquire(self, patience_s: float | None = None) -> None:
         """Wait until the Lease is ours. Raises JobError where another one goes on renewing it."""

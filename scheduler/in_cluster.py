@@ -8,10 +8,6 @@ Lease lets one scheduler act at a time.
 
 from __future__ import annotations
 
-import math
-import os
-import secrets
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,7 +39,6 @@ _EVERYWHERE = ("Node", "Pod")  # what of other namespaces is looked at
 _SELECTORS = {"Workload": "app.kubernetes.io/managed-by=edl"}
 _LISTED_S = 60.0  # until the API server must have given all once
 _ANEW_S = 30.0  # a plan that says nothing new is not written again sooner
-_AGAIN_S = 5.0  # until an API server that does not answer is asked for the Lease again
 
 
 class ClusterPlace:
@@ -197,23 +192,7 @@ class Watched:
 
 def claim(api: Api) -> Leadership:
     """Return the claim to be the one scheduler of the namespace."""
-    who = f"{os.environ.get('EDL_POD') or socket.gethostname()}-{secrets.token_hex(3)}"
-    return Leadership(api, NAME, who[-63:], _LABELS, of_pods=False)
-
-
-def acquire(leadership: Leadership, over: threading.Event, tell: Tell) -> bool:
-    """Wait until this is the one scheduler of the namespace; tell whether it is."""
-    while not over.is_set():
-        try:
-            leadership.acquire(math.inf)
-        except JobError:  # told to end while it waited
-            return False
-        except PeerError as error:
-            tell(f"the Lease {NAME} is not there yet: {error}")
-            over.wait(_AGAIN_S)
-        else:
-            return True
-    return False
+    return Leadership.of_service(api, NAME, _LABELS)
 
 
 def serves(api: Api) -> bool:

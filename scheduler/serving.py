@@ -75,7 +75,9 @@ def serve_cluster(
     leads = False
     with _ends(lambda: None if leads else leadership.close()) as ends:
         tell(f"metrics: {address}; waits for the Lease {in_cluster.NAME} of {api.namespace}")
-        leads = in_cluster.acquire(leadership, ends.over, tell)
+        leads = leadership.await_turn(
+            ends.over, lambda error: tell(f"the Lease {in_cluster.NAME} is not there yet: {error}")
+        )
         if leads:
             watched = in_cluster.Watched(api, is_everywhere, ends.wake.set, tell)
             notices = Notices(api.inside("") if is_everywhere else api, tell)
