@@ -82,6 +82,17 @@ def _either(made: Mapping[str, Object]) -> Object:
     return {**high, **places, "tolerations": low.get("tolerations") or []}
 
 
+@dataclass
+class _Known:
+    """The knowledge of one job that is kept between two looks at it."""
+
+    held: int = 0  # workers, 0 where it is not one to be planned for
+    resizes: int = 0
+    changed: float = 0.0  # when its workers were changed last
+    fits: int = 0  # workers that the nodes have taken,
+    fits_until: float = 0.0  # which is believed until then
+
+
 class Looker:
     """Makes what the scheduler sees out of the objects of a cluster."""
 
@@ -89,10 +100,7 @@ class Looker:
         """Look at the jobs of all namespaces (which are in their names then), or of one."""
         self._is_everywhere = is_everywhere
         self._asked: dict[tuple[str, int], Asked] = {}  # by uid and generation
-        self._held: dict[str, int] = {}  # workers, by uid
-        self._resizes: dict[str, int] = {}
-        self._changed: dict[str, float] = {}  # when the workers of each were changed last
-        self._full: dict[str, tuple[int, float]] = {}  # by uid: workers that fit, believed until
+        self._known: dict[str, _Known] = {}  # by uid
         self.gates = Gates()
         self.objects: dict[str, Object] = {}  # the EdlJobs of what was seen last, by name
 
@@ -106,8 +114,9 @@ class Looker:
                 theirs.setdefault((about["namespace"], job), []).append(pod)
         self.gates.look(copy.jobs, copy.workloads, copy.pods, now)
         self.objects, asks, jobs, ours = {}, {}, [], set()
-        known = self._asked
-        self._asked = {}
+        before, self._asked = self._asked, {}
+        uids = {each["metadata"]["uid"] for each in copy.jobs}
+        self._known = {uid: self._known.get(uid) or _Known() for uid in uids}
         for each in copy.jobs:
             about = each["metadata"]
             name = f"{about['namespace']}/{about['name']}" if self._is_everywhere else about["name"]
@@ -118,7 +127,7 @@ class Looker:
                 continue
             key = about["uid"], about["generation"]
             try:
-                asks[name] = self._asked[key] = known.get(key) or asked(each)
+                asks[name] = self._asked[key] = before.get(key) or asked(each)
                 mine = theirs.get((about["namespace"], about["name"]), [])
                 job = gate.fit(self._job(name, each, self._asked[key], mine, now, ignored))
             except EdlError as error:
@@ -141,11 +150,9 @@ class Looker:
                 )
                 continue
             seen.append(_alone(job, asks[job.name], there))
-        self._held = {
-            self.objects[job.name]["metadata"]["uid"]: job.held.workers
-            for job in seen
-            if job.held.workers
-        }
+        held = {self.objects[job.name]["metadata"]["uid"]: job.held.workers for job in seen}
+        for uid, known in self._known.items():
+            known.held = held.get(uid, 0)
         seen = expected(seen, nodes, welcome)
         if len(welcome) > 1:
             seen = [_restricted(job, nodes, welcome) for job in seen]
@@ -167,19 +174,18 @@ class Looker:
             ignored[name] = told.problem
         waits, alive = bool(spec.get("suspend")), [pod for pod in mine if lives(pod)]
         held = 0 if waits else edljob.workers(spec)
-        if held and self._held.get(about["uid"], held) != held:
-            self._resizes[about["uid"]] = self._resizes.get(about["uid"], 0) + 1
-            self._changed[about["uid"]] = now
+        known = self._known[about["uid"]]
+        if held and known.held not in (0, held):
+            known.resizes, known.changed = known.resizes + 1, now
         begins = not waits and (status.get("phase", "Pending") == "Pending" or _changes(it))
-        grows = _ready(it) < held and now - self._changed.get(about["uid"], 0.0) < _COMES_S
+        grows = _ready(it) < held and now - known.changed < _COMES_S
         resize = told.resize
         placed = [pod for pod in alive if pod["spec"].get("nodeName")]
         has_master = any(_role(pod) == "master" for pod in placed)
         servers, choice, maximum = _choice(spec, held, told)
         if held and _is_stuck(alive, now):
-            fits = sum(_role(pod) == "worker" for pod in placed)
-            self._full[about["uid"]] = fits, now + _FULL_S
-        fits, until = self._full.get(about["uid"], (0, 0.0))
+            known.fits = sum(_role(pod) == "worker" for pod in placed)
+            known.fits_until = now + _FULL_S
         minimum = int(spec["worker"].get("minReplicas", 1))
         return Job(
             name=name,
@@ -192,14 +198,14 @@ class Looker:
             user=str(scheduling.get("user") or ""),
             priority=int(scheduling.get("priority") or 0),
             minimum=minimum,
-            maximum=max(minimum, min(maximum, fits)) if now < until else maximum,
+            maximum=max(minimum, min(maximum, known.fits)) if now < known.fits_until else maximum,
             servers=choice,
             left=told.left,
             **_terms(scheduling, told.report),
             held=Shape(held, servers if held else 0),
             resize_s=max(_RESIZE_S, resize.workers or 0.0),
             servers_resize_s=_SERVERS_RESIZE_S if resize.servers is None else resize.servers,
-            resizes=self._resizes.get(about["uid"], 0),
+            resizes=known.resizes,
             served_s=told.served_s,
             waits_since=_waits_since(it) if waits else None,
             is_pinned=bool(waits and alive) or grows or (begins and now - _begun(it) < _BEGINS_S),
