@@ -25,7 +25,7 @@ from ..k8s.reflector import Change, Reflector
 from .admission import admit
 from .edljobs import Copy, Looker, change
 from .jobs import Job, Plan
-from .place import Seen, Tell, read_plan
+from .place import Seen, Tell, read_plan, write_plan
 
 NAME = "edl-scheduler"  # of its Lease and its ConfigMap
 _PLAN = "plan.json"
@@ -92,12 +92,12 @@ class ClusterPlace:
         wanted = {objects[name]["metadata"]["uid"]: plan[name].shape.workers for name in given}
         admit(self._api, gates, wanted, now, tell)
 
-    def keep(self, plan: str, tell: Tell) -> None:
+    def keep(self, plan: dict[str, Any], tell: Tell) -> None:
         """Keep the plan in a ConfigMap."""
-        jobs, now = read_plan(plan, "it")["jobs"], self._clock()
+        jobs, now = plan["jobs"], self._clock()
         if jobs == self._kept[0] and now - self._kept[1] < _ANEW_S:
             return
-        data = {"data": {_PLAN: plan}}
+        data = {"data": {_PLAN: write_plan(plan)}}
         try:
             try:
                 self._api.patch("ConfigMap", NAME, data)

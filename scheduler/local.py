@@ -20,7 +20,7 @@ from ..jobs.job import Status
 from ..jobs.local import LocalJob, all_jobs
 from .cluster import Node, Resources
 from .jobs import Job, Plan, Shape
-from .place import Seen, Tell, read_plan, seconds
+from .place import Seen, Tell, read_plan, seconds, write_plan
 from .speed import Told
 
 NODE = "here"
@@ -132,9 +132,9 @@ class LocalPlace:
                 what += f", {job.held.servers} -> {given.servers} servers"
             tell(f"{job.name}: {what}: {plan[job.name].why}")
 
-    def keep(self, plan: str, _tell: Tell) -> None:
+    def keep(self, plan: dict[str, Any], _tell: Tell) -> None:
         """Keep the plan in a file."""
-        storage.write_file(folder() / _PLAN, plan.encode())
+        storage.write_file(folder() / _PLAN, write_plan(plan).encode())
 
     def _job(self, job: LocalJob, ask: queue.Ask, status: Status, ignored: dict[str, str]) -> Job:
         told = Told.by(status.get("report"))

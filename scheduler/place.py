@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -35,8 +36,8 @@ class Place(Protocol):
         """Change the jobs that the plan changes; what fails is told, and tried again next time."""
         ...
 
-    def keep(self, plan: str, tell: Tell) -> None:
-        """Keep a plan, as JSON, for whoever asks."""
+    def keep(self, plan: dict[str, Any], tell: Tell) -> None:
+        """Keep a plan (`read_plan`) for whoever asks."""
         ...
 
 
@@ -46,6 +47,11 @@ def seconds(time: str) -> float:
         return datetime.datetime.fromisoformat(time).timestamp()
     except ValueError as error:
         raise UsageError(f"{time!r} is no time: write 2026-12-24T18:00:00Z.") from error
+
+
+def write_plan(plan: dict[str, Any]) -> str:
+    """Return a plan as the text that `read_plan` takes."""
+    return json.dumps(plan, indent=1)
 
 
 def read_plan(text: str | bytes, where: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ that matters: it may be killed at any moment, and jobs go on as they are meanwhi
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +45,7 @@ class Service:
         self._ignored = seen.ignored
         plan = self._policy.plan(seen.jobs, seen.nodes, now)
         self._place.act(plan, seen, self._tell)
-        self._place.keep(json.dumps(_told(plan, seen, now), indent=1), self._tell)
+        self._place.keep(_told(plan, seen, now), self._tell)
 
     def serve(self, every_s: float, wake: threading.Event, is_over: Callable[[], bool]) -> None:
         """Make a round every so often, and when `wake` is set, until it is over."""

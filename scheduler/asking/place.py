@@ -6,7 +6,6 @@ not planned on, so that workers leave them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -89,9 +88,9 @@ class Growing:
             tell(f"nodes: {asked}")
         self._wanted, self._asked = wanted, asked
 
-    def keep(self, plan: str, tell: Tell) -> None:
+    def keep(self, plan: dict[str, Any], tell: Tell) -> None:
         """Keep the plan, and with it what is asked for and why."""
-        self._place.keep(json.dumps({**json.loads(plan), **self.told()}, indent=1), tell)
+        self._place.keep({**plan, **self.told()}, tell)
 
     def told(self) -> dict[str, Any]:
         """Return what is asked for and why, as the plan that is kept has it."""

@@ -1,6 +1,5 @@
 """A place whose nodes come and go: what is planned on, what is asked, and what is told."""
 
-import json
 from dataclasses import replace
 
 from edl.k8s import nodes as told
@@ -31,7 +30,7 @@ class Inner:
         self.plan = plan
 
     def keep(self, plan, tell):
-        self.kept = json.loads(plan)
+        self.kept = plan
 
 
 class Cloud:
@@ -74,7 +73,7 @@ def test_nodes_that_are_to_go_are_emptied_and_those_with_servers_stay(server, ap
     assert [(node.name, node.free.cpu) for node in later.nodes] == [("n0", 3.5)]
     assert (inner.acted, cloud.wishes[-1].nodes["on-demand"]) == (1, 1)
     assert said[0].startswith("nodes: 0 spot and 6 on-demand -> 0 and 1: utility 0.10 is below")
-    growing.keep('{"at": 7, "jobs": []}', said.append)
+    growing.keep({"at": 7, "jobs": []}, said.append)
     assert inner.kept["at"] == 7
     assert inner.kept["nodes"]["wanted"] == {"on-demand": 1, "spot": 0}
 

@@ -1,6 +1,5 @@
 """The EdlJobs of a cluster are changed one after the other, and what stands in the way is told."""
 
-import json
 import threading
 
 import pytest
@@ -92,7 +91,7 @@ def test_a_plan_is_kept_for_whoever_asks_and_not_written_without_news(server, ap
     def keep(workers, at):
         now[0] = NOW + at
         row = {"name": "a", "workers": workers, "why": "so"}
-        place.keep(json.dumps({"at": int(now[0]), "jobs": [row], "ignored": {}}), told.append)
+        place.keep({"at": int(now[0]), "jobs": [row], "ignored": {}}, told.append)
 
     with pytest.raises(UsageError, match="No plan was made yet in the namespace n"):
         in_cluster.last_plan(api)
