@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,19 +140,24 @@ def _fitted(samples: tuple[Sample, ...]) -> ServersParams:
     return params_of(fitted(servers_points(samples)))
 
 
-def _by_samples(report: Report) -> Speed | None:
+def rates(samples: Iterable[Sample]) -> dict[int, float]:
+    """Return the throughput that was measured, records/s in the mean, by workers in their order."""
     seconds: dict[int, float] = defaultdict(float)
     records: dict[int, float] = defaultdict(float)
-    for sample in report.samples:
+    for sample in samples:
         if sample.workers and sample.seconds:
             seconds[sample.workers] += sample.seconds
             records[sample.workers] += sample.seconds * sample.records_per_s
-    if not seconds:
+    return {workers: records[workers] / seconds[workers] for workers in sorted(seconds)}
+
+
+def _by_samples(report: Report) -> Speed | None:
+    measured = rates(report.samples)
+    if not measured:
         return None
-    known = sorted(seconds)
-    rates = [records[workers] / seconds[workers] for workers in known]
-    points = [0, *known, _FARTHER * known[-1]]
-    values = [0.0, *rates, rates[-1] * _FARTHER]
+    most = max(measured)
+    points = [0, *measured, _FARTHER * most]
+    values = [0.0, *measured.values(), measured[most] * _FARTHER]
     return lambda shape: float(np.interp(shape.workers, points, values))
 
 

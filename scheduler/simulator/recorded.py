@@ -19,6 +19,7 @@ from ...goodput import GradParams
 from ...jobs import queue
 from ...jobs.job import Status
 from ...jobs.local import LocalJob
+from ..speed import rates
 from .application import Placement, Traced
 from .workload import Arrival
 
@@ -30,14 +31,8 @@ class Recorded:
 
     def __init__(self, name: str, report: Report, most: int) -> None:
         """Take a report with samples. `most`: workers that it may have."""
-        seconds: dict[int, float] = {}
-        records: dict[int, float] = {}
-        for each in report.samples:
-            seconds[each.workers] = seconds.get(each.workers, 0.0) + each.seconds
-            made = each.seconds * each.records_per_s
-            records[each.workers] = records.get(each.workers, 0.0) + made
-        self._workers = sorted(w for w in seconds if w and seconds[w] and records[w])
-        self._rates = [records[w] / seconds[w] for w in self._workers]
+        measured = {workers: rate for workers, rate in rates(report.samples).items() if rate}
+        self._workers, self._rates = list(measured), list(measured.values())
         sizes = [each.minibatch for each in report.samples if each.minibatch]
         size = max(1, min(sizes, default=1))
         self.name = name
