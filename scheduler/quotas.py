@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 from ..common.errors import UsageError
+from ..common.values import yaml_loader
 from ..k8s.names import quantity
 from .cluster import Resources
 from .jobs import Quota
@@ -23,7 +24,7 @@ def read_quotas(path: str) -> tuple[Quota, ...]:
     import yaml
 
     try:
-        found = yaml.safe_load(Path(path).read_text())
+        found = yaml.load(Path(path).read_text(), yaml_loader())
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(found, list):
