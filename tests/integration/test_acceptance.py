@@ -125,10 +125,11 @@ def test_a3_a_killed_server_moves_no_task_of_any_worker(tmp_path):
 
     with job:
         before = job.watch(nothing_moves)
-        held = {w["index"]: w["task"] for w in before["workers"]}
         send(before["servers"][1]["pid"], signal.SIGKILL)
         after = job.watch(lambda s: any("server 1 is back" in e["text"] for e in s["events"]))
-        assert held == {w["index"]: w["task"] for w in after["workers"]}
+        # A worker without a task may get one that is computed again for the server.
+        held = {w["index"]: w["task"] for w in before["workers"] if w["task"]}
+        assert held == {w["index"]: w["task"] for w in after["workers"] if w["index"] in held}
         stage.open(40, 70)
         assert 0 == job.wait(), job.logs()
 
