@@ -36,6 +36,7 @@ FOLDERS = [
     "scheduler",
     "scheduler.asking",
     "scheduler.simulator",
+    "wire",
     "worker",
     "worker.group",
     "worker.servers",

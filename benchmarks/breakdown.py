@@ -43,8 +43,9 @@ from edl.ps.books import store
 from edl.ps.books.slots import SlotMap
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
-from edl.ps.wire import link, request, session, stream
+from edl.ps.wire import link, request, session
 from edl.ps.worker_client import PsClient, PushOutcome
+from edl.wire import stream
 from edl.worker.model import model_spec
 from edl.worker.servers import rows as table_rows
 from edl.worker.servers import trainer as ps_trainer

@@ -37,7 +37,7 @@ from edl.ps.wire import frames
 from edl.ps.wire.frames import Head
 from edl.ps.wire.plane import Plane
 from edl.ps.wire.session import Session
-from edl.ps.wire.stream import Stream
+from edl.wire.stream import Stream
 
 BUDGET_NBYTES = 64 << 20
 HANG_S = 30.0  # in one frame

@@ -37,7 +37,7 @@ from edl.ps.wire.board import Board
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.plane import Listening, Plane
 from edl.ps.wire.shard import ShardPull, ShardPush
-from edl.ps.wire.stream import LOOPBACK_CONGESTION, LOOPBACK_UNSENT_NBYTES, UNIX_SEND_NBYTES
+from edl.wire.stream import LOOPBACK_CONGESTION, LOOPBACK_UNSENT_NBYTES, UNIX_SEND_NBYTES
 
 MEGABYTES = (1, 4, 16, 64)
 CLIENTS = (1, 4)

@@ -7,6 +7,10 @@ not fall again. glibc only; elsewhere nothing happens.
 from __future__ import annotations
 
 import ctypes
+import mmap
+
+import numpy as np
+from numpy.typing import NDArray
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 
@@ -20,3 +24,9 @@ def keep_freed_memory() -> None:
     mallopt(_M_MMAP_THRESHOLD, 1 << 30)
     mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
     mallopt(_M_TOP_PAD, 64 << 20)
+
+
+def fresh(nbytes: int) -> NDArray[np.uint8]:
+    """Return private memory that goes back to the system with the last view of it."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return np.frombuffer(mmap.mmap(-1, nbytes, flags=flags), np.uint8)

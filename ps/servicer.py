@@ -22,6 +22,7 @@ from ..common.errors import EdlError, NotPinned, Unreachable
 from ..nn.model_spec import ModelSpec
 from ..proto import ps_pb2 as pb
 from ..proto import ps_pb2_grpc
+from ..wire.listener import Listening
 from .books.aggregation import Update
 from .books.answers import NotYet, Outcome, span_of
 from .books.dense import ChunkKey
@@ -30,7 +31,6 @@ from .books.store import Store
 from .metrics import Metrics
 from .rows.optimizers import Floats
 from .snapshots import cut as snapshot
-from .wire.plane import Listening
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # a method of the service, of any messages
 

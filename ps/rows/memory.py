@@ -32,14 +32,6 @@ _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # what is shared has no huge pag
 _POPULATE_WRITE = 23  # madvise(2), since Linux 5.14; where it fails, pages come when written
 
 
-def fresh(nbytes: int) -> NDArray[np.uint8]:
-    """Return private memory that goes back to the system with the last view of it.
-
-    That of malloc does not (kernels/malloc.py).
-    """
-    return np.frombuffer(mmap.mmap(-1, nbytes, flags=_FLAGS), np.uint8)
-
-
 def huge_pages(nbytes: int) -> NDArray[np.uint8]:
     """Return fresh private memory of whole pages, huge ones as the machine has them.
 

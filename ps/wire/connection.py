@@ -22,10 +22,10 @@ from typing import TypeVar
 from ...common.errors import EdlError, Unreachable
 from ...common.identity import Identity
 from ...common.listen import is_loopback, joined
-from .handshake import greet
+from ...wire.handshake import greet
+from ...wire.stream import SILENT_S, Stream, host_id
 from .link import Link, Sizes
 from .shard import ShardPull, ShardPulled, ShardPush, ShardPushed, Waiter
-from .stream import SILENT_S, Stream, host_id
 
 TRANSPORTS = ("auto", "shm", "unix", "tcp", "tls")
 Request = TypeVar("Request")

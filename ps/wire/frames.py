@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.errors import EdlError
+from ...wire import handshake
 
-MAGIC = 0x504C4445  # "EDLP"
-PROTOCOL = 2
+MAGIC, PROTOCOL = handshake.MAGIC, handshake.PROTOCOL
 HEAD_DTYPE = np.dtype(  # what its fields mean, says `Head`
     [
         ("magic", "<u4"),

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.errors import EdlError, NotPinned, Unauthenticated, Unreachable
+from ...wire.stream import Stream, flat
 from . import frames, quantize
 from .frames import Array, Bytes, Head
 from .regions import Regions
 from .shard import Chunk, Floats, ShardPull, ShardPulled, ShardPush, ShardPushed
-from .stream import Stream, flat
 
 _FIRST_NBYTES = 8 << 10  # of a reply, read at once: a small one is one system call
 _BEGIN_NBYTES = 256  # after a large one: the rest goes straight to its place

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ...wire.stream import AnyBuffer, Stream
 from ..books.answers import PullPlan
 from ..books.parameters import RowPlan
 from ..rows.work import Work
 from . import frames
 from .buffers import Buffers
 from .frames import Array, Bytes
-from .stream import AnyBuffer, Stream
 
 _PART_NBYTES = 512 << 10  # of a pull gathered at once: 8,192 rows of dim 16, and within L2
 _PARTS = 8  # gathered by two threads while the first ones are sent: 4 MiB of a connection

@@ -16,10 +16,11 @@ import numpy as np
 
 from ...common import faults
 from ...common.errors import EdlError, NotPinned, Unreachable
+from ...kernels.malloc import fresh
 from ...proto import ps_pb2 as pb
+from ...wire.stream import Stream
 from ..books.answers import NotYet, Outcome, PullPlan, Pushed
 from ..books.parameters import Invalid
-from ..rows.memory import fresh
 from . import frames, quantize
 from .backend import Backend, Serving
 from .board import Board
@@ -28,7 +29,6 @@ from .frames import Head
 from .pulls import BROKEN, IDLE, SmallPulls
 from .reply import ReplyWriter
 from .request import FIRST_NBYTES, Receiver, span_named
-from .stream import Stream
 
 _ANSWERED = -4  # beside what SmallPulls.serve returns: as if there had been nothing
 _METHODS = {frames.PULL: "Pull", frames.PUSH: "Push"}

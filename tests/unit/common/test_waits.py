@@ -27,10 +27,10 @@ REASONS = {
         "self._help.result()": "it is done",
     },
     "ps/wire/grpc.py": {"future.result()": "a call that was begun with a deadline"},
-    "ps/wire/handshake.py": {
+    "wire/handshake.py": {
         "sock.recv(1, socket.MSG_PEEK)": "the socket has a timeout: see the line above"
     },
-    "ps/wire/plane.py": {"listener.accept()": "a thread's whole work: `close` ends it"},
+    "wire/listener.py": {"listener.accept()": "a thread's whole work: `close` ends it"},
     "worker/servers/loop.py": {
         "ahead.result()": "a pull, which ends within --server_wait_s",
         "push.result.result()": "a push, likewise",

@@ -16,10 +16,11 @@ from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
 from edl.ps.metrics import Metrics
-from edl.ps.wire import frames, handshake
+from edl.ps.wire import frames
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.plane import Plane
 from edl.ps.wire.shard import ShardPull, ShardPush
+from edl.wire import handshake
 
 IDENTITY = Identity("secret")
 CHUNK = 1 << 20

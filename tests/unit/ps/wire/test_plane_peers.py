@@ -13,9 +13,10 @@ from tools.waiting import FAR_S, until
 
 from edl.common.errors import EdlError, Unreachable
 from edl.proto import ps_pb2 as pb
-from edl.ps.wire import frames, handshake, stream
+from edl.ps.wire import frames
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.frames import Head
+from edl.wire import handshake, stream
 
 from .planes import IDENTITY, TRANSPORTS, frame, pull, push, received
 
@@ -112,7 +113,7 @@ def test_connection_for_which_there_is_no_thread_ends_and_the_next_is_served(
     begin, missing = threading.Thread.start, ["of an idle one", "of a new one"]
 
     def start_thread(thread):
-        if thread.name == "plane" and missing:
+        if thread.name == "ps" and missing:
             missing.pop()
             raise RuntimeError("can't start new thread")
         begin(thread)

@@ -13,9 +13,10 @@ from edl.common.errors import EdlError, PeerError, Unauthenticated, Unreachable
 from edl.common.identity import IDENTITY_VARIABLE, Identity, job_identity
 from edl.proto import ps_pb2 as pb
 from edl.ps.books.parameters import Invalid
-from edl.ps.wire import frames, handshake
+from edl.ps.wire import frames
 from edl.ps.wire.frames import Head
 from edl.ps.wire.shard import ShardPull
+from edl.wire import handshake
 
 from .planes import TRANSPORTS, Shard, frame, pull, push, received
 
@@ -60,8 +61,8 @@ def test_server_refuses_a_client_of_another_certificate(start, certified):
 
 
 def test_idle_strangers_make_room_for_each_other_and_keep_nobody_out(start, monkeypatch):
-    monkeypatch.setattr("edl.ps.wire.plane.MOST_STRANGERS", 3)
-    monkeypatch.setattr("edl.ps.wire.plane.STRANGERS_S", 0.01)
+    monkeypatch.setattr("edl.wire.listener.MOST_STRANGERS", 3)
+    monkeypatch.setattr("edl.wire.listener.STRANGERS_S", 0.01)
     shard = start()
     where = ("127.0.0.1", shard.plane.listening.tcp_port)
     idle = []

@@ -34,7 +34,7 @@ from edl.ps.wire.frames import Head
 from edl.ps.wire.plane import Plane
 from edl.ps.wire.session import Session
 from edl.ps.wire.shard import ShardPull, ShardPush
-from edl.ps.wire.stream import Stream
+from edl.wire.stream import Stream
 
 IDENTITY = Identity.create("secret")
 SPEC = ModelSpec(

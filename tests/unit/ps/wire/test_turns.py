@@ -27,12 +27,13 @@ from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
 from edl.ps.metrics import Metrics
-from edl.ps.wire import frames, handshake, plane
+from edl.ps.wire import frames
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.frames import Head
 from edl.ps.wire.plane import Plane
 from edl.ps.wire.shard import ShardPull, ShardPush
 from edl.ps.wire.turns import Turns
+from edl.wire import handshake, listener
 
 IDENTITY = Identity.create("secret")
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 16),), optimizers.SGD(1.0))
@@ -401,7 +402,7 @@ def test_peer_that_takes_no_reply_has_no_turn(start, tls, rows, begin, monkeypat
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
         return handshake.admit(sock, *options)
 
-    monkeypatch.setattr(plane, "admit", admit)
+    monkeypatch.setattr(listener, "admit", admit)
     shard = start()
     connection = shard.connect("tls" if tls else "tcp")
     connection.start_push(push(rows=7_000), FAR_S)()

@@ -12,13 +12,14 @@ import socket
 import struct
 import time
 
-from ...common.errors import PeerError, Unauthenticated, Unreachable
-from ...common.identity import Identity
-from ...common.listen import is_loopback
-from .frames import MAGIC, PROTOCOL
+from ..common.errors import PeerError, Unauthenticated, Unreachable
+from ..common.identity import Identity
+from ..common.listen import is_loopback
 from .stream import HANDSHAKE_S, SILENT_S, Stream
 from .tls import TlsStream
 
+MAGIC = 0x504C4445  # "EDLP"
+PROTOCOL = 2
 HELLO = struct.Struct("<IHH32s")  # magic, protocol, 0, nonce
 CHALLENGE = struct.Struct("<IHH32s32s")  # magic, protocol, shard + 1, nonce, proof
 VERDICT = struct.Struct("<IHH")  # magic, protocol, 1 accepted
@@ -51,7 +52,7 @@ def greet(
     if shard is not None and number not in (0, shard + 1):
         raise Unreachable(f"server {number - 1} listens there now, not server {shard}")
     if not hmac.compare_digest(proof, identity.proof(b"server", ours, theirs)):
-        raise Unauthenticated("the parameter server does not hold this job's token")
+        raise Unauthenticated("the peer does not hold this job's token")
     proof = identity.proof(b"client", ours, theirs)
     stream.send([proof], len(proof), deadline)
     told = memoryview(bytearray(VERDICT.size))

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...common.errors import Unreachable
-from ...common.listen import is_loopback
+from ..common.errors import Unreachable
+from ..common.listen import is_loopback
 
 HANDSHAKE_S = 10.0
 SILENT_S = 10.0  # of a peer that a caller waits for: longer than any but the last hold of a cut

@@ -9,12 +9,15 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 
-from ...common.errors import Unauthenticated, Unreachable
-from ...common.identity import Identity
-from ..rows.memory import fresh
-from .frames import Bytes
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.errors import Unauthenticated, Unreachable
+from ..common.identity import Identity
+from ..kernels.malloc import fresh
 from .stream import AnyBuffer, Stream, flat
 
+Bytes = NDArray[np.uint8]
 _RECORD_NBYTES = 1 << 14  # of TLS: smaller buffers are joined
 _TLS_NBYTES = 1 << 18  # encrypted or received at once: both ends work at the same time, in L2
 
