@@ -6,7 +6,7 @@ from pathlib import Path
 import edl
 
 ROOT = Path(edl.__file__).parent
-FOLDERS = ("master", "worker", "runtime", "adaptive", "launch", "durable", "ps")
+FOLDERS = ("master", "worker", "runtime", "adaptive", "launch", "durable", "ps", "wire", "distill")
 # What waits for ever where it is called so; with how many arguments it does not.
 WAITS = {"wait": 1, "wait_for": 2, "join": 1, "result": 1, "get": 1, "acquire": 1, "recv": 9}
 COLLECTIVE = "an operation of torch's group, which has a timeout of its own"
