@@ -83,7 +83,7 @@ def top_k(logits: Tensor, k: int) -> dict[str, Tensor]:
 
 
 def top_k_kl(student: Tensor, teacher: Mapping[str, Tensor], *, tail: bool = True) -> Tensor:
-    """Return KL(teacher || student) over what `top_k` gives and, with `tail`, one class of the rest.
+    """Return KL(teacher || student) over the classes of `top_k` and, with `tail`, one of the rest.
 
     `student`: logits [..., classes], at temperature 1: the rest has no other. Without the rest the
     loss rewards a student for giving it no probability, which the teacher never said.
@@ -133,8 +133,8 @@ def _rest(log_probs: Tensor) -> Tensor:
 def _alike(student: Tensor, teacher: Tensor) -> None:
     if student.shape != teacher.shape:
         raise ValueError(
-            f"the student's {tuple(student.shape)} and the teacher's {tuple(teacher.shape)} are not "
-            "alike"
+            f"the student's {tuple(student.shape)} and the teacher's {tuple(teacher.shape)} are "
+            "not alike"
         )
 
 

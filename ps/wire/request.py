@@ -23,7 +23,7 @@ from ..books.parameters import Invalid
 from . import frames
 from .backend import Serving
 from .frames import Array, Bytes, Head
-from .regions import map_region
+from ...wire.regions import map_region
 
 MAX_REQUEST_NBYTES = 1 << 30
 FIRST_NBYTES = 128 << 10  # read at once: a small frame is one system call

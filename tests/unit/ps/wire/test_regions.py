@@ -14,7 +14,7 @@ from tools.waiting import FAR_S, until
 from edl.proto import ps_pb2 as pb
 from edl.ps.wire import frames
 from edl.ps.wire.frames import Head
-from edl.ps.wire.regions import make_region
+from edl.wire.regions import make_region
 
 from .planes import frame, pull, received
 

@@ -1,0 +1,327 @@
+"""A student's teachers: what is asked ahead of its use, whom, and what to do without an answer.
+
+`ask` returns at once; a few threads carry requests to teachers, choose whom (balance.py), ask again
+where one does not answer, and ask a second one where the first is late: the first answer counts. A
+teacher's answer is a feature of its record and no part of the books, so all of that is free of
+consequences. What nobody waits for any more is not asked: requests are held by their `Question`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from ..common import background
+from ..common.clock import Clock, MonotonicClock
+from ..common.errors import EdlError, PeerError, Unreachable
+from . import tree
+from .balance import Balance
+from .frames import Part
+from .link import Answer, Busy, Refused
+
+log = logging.getLogger(__name__)
+
+WITHOUT = ("wait", "hard_labels", "fail")
+_LOOK_S = 5.0  # how often whoever waits says so
+_MOST_REFUSALS = 3  # of one request, by whomever
+_THREADS = 8  # requests under way
+
+
+class Untaught(EdlError):
+    """A question has no answer, and the job may not go on without it."""
+
+
+class Link(Protocol):
+    """A way to one teacher (link.py, kserve.py)."""
+
+    def teach(self, parts: Sequence[Part], rows: int, timeout_s: float, whole: bool) -> Answer:
+        """Ask, and wait. Raises Busy, Refused, PeerError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules by which a student waits.
+
+    `wait_s`: for an answer, at most. `without`: what follows where there is none: "wait" for so
+    long and then fail; "hard_labels": go on without it, at once where no teacher is there; "fail",
+    at once where no teacher is there any more. `timeout_s`: for one teacher's answer.
+    """
+
+    wait_s: float = 120.0
+    without: str = "wait"
+    timeout_s: float = 10.0
+    window: int = 8  # questions asked ahead
+    window_nbytes: int = 256 << 20
+
+
+class Question:
+    """Rows that were asked about, and the answer once it is here."""
+
+    def __init__(self, parts: list[Part], rows: int, whole: bool) -> None:
+        self.parts, self.rows, self.whole = parts, rows, whole
+        self.nbytes = sum(part.values.nbytes for part in parts)
+        self.answer: list[Part] | None = None
+        self.error = ""
+        self.refusals = 0
+        self.asked: dict[str, float] = {}  # who is being asked now, and since when
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is answered, or never will be."""
+        return self.answer is not None or bool(self.error)
+
+
+class Teachers:
+    """The teachers of one student. Any thread may call."""
+
+    def __init__(
+        self,
+        connect: Callable[[str], Link],
+        rules: Rules,
+        *,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+        on_wait: Callable[[], None] = lambda: None,
+        on_note: Callable[[str], None] = log.warning,
+    ) -> None:
+        """Ask nobody yet.
+
+        `connect(address)` makes a way to a teacher. `on_wait` is called now and then by whoever
+        waits for an answer; `on_note` with what a user should know.
+        """
+        self._connect, self._rules = connect, rules
+        self._clock = clock or MonotonicClock()
+        self._on_wait, self._on_note = on_wait, on_note
+        self._balance = Balance(rng or Random())
+        self._links: dict[str, Link] = {}
+        self._changed = threading.Condition()
+        self._waiting: deque[weakref.ref[Question]] = deque()
+        self._under_way: weakref.WeakSet[Question] = weakref.WeakSet()
+        self._largest_nbytes = 1
+        self._closed = False
+        self._had_one = False  # a teacher, ever
+        self._out: set[str] = set()
+        self.waited_s = 0.0  # by the student, for answers
+        self.untaught = 0  # records that went on without
+        self.taught = 0  # records
+        for number in range(_THREADS):
+            background.begin(f"teachers-{number}", self._carry)
+
+    # -- who they are
+
+    def update(self, addresses: Sequence[str]) -> None:
+        """Ask these teachers from now on, and no others."""
+        with self._changed:
+            names = [each for each in addresses if each not in self._out]
+            self._balance.update(names)
+            self._had_one = self._had_one or bool(names)
+            gone = [self._links.pop(name) for name in [*self._links] if name not in names]
+            self._changed.notify_all()
+        for link in gone:
+            link.close()
+
+    @property
+    def there(self) -> list[str]:
+        """The teachers that may be asked."""
+        with self._changed:
+            return self._balance.there
+
+    @property
+    def ahead(self) -> int:
+        """How many questions may be asked ahead, of the largest so far."""
+        fit = self._rules.window_nbytes // self._largest_nbytes
+        return max(1, min(self._rules.window, fit))
+
+    def close(self) -> None:
+        """Ask nothing more; whoever waits is told."""
+        with self._changed:
+            self._closed = True
+            links = list(self._links.values())
+            self._links.clear()
+            self._changed.notify_all()
+        for link in links:
+            link.close()
+
+    # -- the student
+
+    def ask(self, features: Any) -> Question:
+        """Ask about a minibatch; return at once.
+
+        Raises TypeError where the features are no tensors and arrays.
+        """
+        parts = tree.parts_of(features, "feed's features")
+        rows = tree.rows_of(parts)
+        question = Question(parts, 1 if rows is None else rows, rows is None)
+        with self._changed:
+            self._largest_nbytes = max(self._largest_nbytes, question.nbytes)
+            self._waiting.append(weakref.ref(question))
+            self._changed.notify_all()
+        return question
+
+    def answer(self, question: Question, records: int) -> Any:
+        """Return what was taught of these records; None: the rules say to go on without.
+
+        Raises Untaught.
+        """
+        began = self._clock.now()
+        with self._changed:
+            while not question.is_over:
+                now = self._clock.now()
+                left_s = began + self._rules.wait_s - now
+                is_away = self._had_one and not self._balance.there
+                if self._closed:
+                    raise Untaught("the teachers were given up")
+                if left_s <= 0 or (is_away and self._rules.without != "wait"):
+                    break
+                self._changed.wait(min(left_s, _LOOK_S))
+                self._on_wait()
+            self.waited_s += self._clock.now() - began
+            if question.answer is not None:
+                self.taught += records
+                return tree.values_of(question.answer)
+            if self._rules.without == "hard_labels":
+                self.untaught += records
+                return None
+            raise Untaught(question.error or self._why())
+
+    def _why(self) -> str:
+        """Return why there is no answer, and what to do."""
+        if self._balance.there:
+            return (
+                f"no teacher has answered for {self._rules.wait_s:g} s (--teacher_wait_s): see "
+                "their logs, or start more of them (--num_teachers)"
+            )
+        out = f", and {len(self._out)} answered wrongly (see the log)" if self._out else ""
+        return (
+            f"no teacher is there{out}: start some (`edl scale --num_teachers`), or let the job go "
+            "on with hard labels (--without_teachers hard_labels)"
+        )
+
+    # -- the threads that carry
+
+    def _carry(self) -> None:
+        while (chosen := self._next()) is not None:
+            question, name = chosen
+            began = self._clock.now()
+            error: EdlError | None = None
+            reply: Answer | None = None
+            try:
+                link = self._link(name)
+                timeout_s = self._rules.timeout_s
+                reply = link.teach(question.parts, question.rows, timeout_s, question.whole)
+            except EdlError as failure:
+                error = failure
+            except OSError as failure:
+                error = Unreachable(f"the teacher at {name}: {failure}")
+            with self._changed:
+                self._ended(question, name, began, reply, error)
+                self._changed.notify_all()
+            del question, chosen  # nobody may wait for it any more
+
+    def _link(self, name: str) -> Link:
+        with self._changed:
+            link = self._links.get(name)
+            if link is None:
+                link = self._links[name] = self._connect(name)
+            return link
+
+    def _next(self) -> tuple[Question, str] | None:
+        """Wait for something to ask, and for somebody to ask; None: this is closed."""
+        with self._changed:
+            while not self._closed:
+                now = self._clock.now()
+                wake = [each for each in (self._balance.next_free(),) if each is not None]
+                question = self._first_waiting()
+                if question is not None:
+                    name = self._balance.choose(now, question.rows, question.asked)
+                    if name is not None:
+                        self._waiting.popleft()
+                        return self._sent(question, name, now)
+                elif (late_s := self._balance.late_after()) is not None:
+                    for each in list(self._under_way):
+                        if len(each.asked) != 1 or each.is_over:
+                            continue
+                        (since,) = each.asked.values()
+                        name = self._balance.choose(now, each.rows, each.asked)
+                        if name is not None and since + late_s <= now:
+                            return self._sent(each, name, now)
+                        wake.append(since + late_s)
+                future = [each - now for each in wake if each > now]
+                self._changed.wait(min(future, default=None))
+        return None
+
+    def _first_waiting(self) -> Question | None:
+        while self._waiting:
+            question = self._waiting[0]()
+            if question is not None and not question.is_over:
+                return question
+            self._waiting.popleft()
+        return None
+
+    def _sent(self, question: Question, name: str, now: float) -> tuple[Question, str]:
+        question.asked[name] = now
+        self._under_way.add(question)
+        self._balance.sent(name, question.rows)
+        return question, name
+
+    def _ended(
+        self,
+        question: Question,
+        name: str,
+        began: float,
+        reply: Answer | None,
+        error: EdlError | None,
+    ) -> None:
+        """Note what became of one request, and have the question asked again where need be."""
+        now = self._clock.now()
+        question.asked.pop(name, None)
+        wrong = ""
+        if reply is not None:
+            wrong = _fault(reply.parts, question)
+            if not wrong:
+                self._balance.answered(
+                    name, question.rows, now - began, reply.queued, float(reply.rate)
+                )
+                question.answer = question.answer or reply.parts
+                self._under_way.discard(question)
+                return
+        elif isinstance(error, Refused):
+            wrong = str(error)
+            question.refusals += 1
+            if question.refusals >= _MOST_REFUSALS:
+                question.error = f"the teachers refuse it: {error}"
+        elif not isinstance(error, Busy | PeerError):
+            question.error = str(error)
+        if wrong:
+            if self._balance.wrong(name, question.rows):
+                self._out.add(name)
+                self._on_note(f"the teacher at {name} is asked no more: {wrong}")
+        else:
+            self._balance.missed(name, question.rows, now)
+            if not isinstance(error, Busy):
+                log.info("teacher=%s -> no answer error=%r", name, str(error))
+        if not question.is_over and not question.asked:
+            self._under_way.discard(question)
+            self._waiting.appendleft(weakref.ref(question))
+
+
+def _fault(parts: Sequence[Part], question: Question) -> str:
+    """Return what is wrong with an answer; "" where nothing is."""
+    if not parts:
+        return "it answers nothing"
+    for part in parts:
+        shape = part.values.shape
+        if not question.whole and shape[:1] != (question.rows,):
+            return f"it answers {part.name!r} of shape {list(shape)} for {question.rows} records"
+        if tree.has_nan(part):
+            return f"it answers NaN in {part.name!r}"
+    return ""
