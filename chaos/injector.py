@@ -39,7 +39,7 @@ class Processes:
         status: dict[str, Any] = {}
         with contextlib.suppress(EdlError):  # it is being started again: they are those of before
             status = self._job.status()
-        for role, rows in (("worker", "workers"), ("ps", "servers")):
+        for role, rows in (("worker", "workers"), ("ps", "servers"), ("teacher", "teachers")):
             if rows in status:
                 self._last[role] = {r["index"]: r["pid"] for r in status[rows] if r["pid"]}
         if (address := self._job.address()) is not None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ..common.errors import UsageError
 from ..common.values import seconds
 
-ROLES = ("worker", "ps", "master")
+ROLES = ("worker", "ps", "master", "teacher")
 SIGNALS = {
     "KILL": signal.SIGKILL,
     "STOP": signal.SIGSTOP,

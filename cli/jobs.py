@@ -97,7 +97,9 @@ def top(job: str | None, output: str, runtime: str, namespace: str) -> None:
 @click.command()
 @_job
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
-@click.option("--role", type=click.Choice(["master", "worker", "server"]), help="Only this role.")
+@click.option(
+    "--role", type=click.Choice(["master", "worker", "server", "teacher"]), help="Only this role."
+)
 @click.option("--index", type=int, metavar="N", help="Only this replica of the role.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each.")
 @where
@@ -193,12 +195,14 @@ def stop(job: str | None, runtime: str, namespace: str) -> None:
     help="Workers wanted, or nodes of a script's job; or say it as the last word.",
 )
 @click.option("--num_ps", type=click.IntRange(1), help="Servers wanted; a pause of some seconds.")
+@click.option("--num_teachers", type=click.IntRange(0), help="Teachers wanted.")
 @where
 def scale(
     job: str | None,
     number: int | None,
     option: int | None,
     num_ps: int | None,
+    num_teachers: int | None,
     runtime: str,
     namespace: str,
 ) -> None:
@@ -206,15 +210,20 @@ def scale(
 
     In short: `edl scale JOB N`.
     """
-    if number is not None and option is not None or not (number or option or num_ps):
-        raise UsageError("How many? Say it once: `edl scale JOB N`, --num_workers N or --num_ps N.")
+    said = number or option or num_ps or num_teachers is not None
+    if number is not None and option is not None or not said:
+        raise UsageError(
+            "How many? Say it once: `edl scale JOB N`, --num_workers N, --num_ps N or "
+            "--num_teachers N."
+        )
     wanted = number or option or 0
     with place(runtime, namespace) as jobs:
         found = jobs.find(job)
-        previous = found.scale(wanted, num_ps or 0)
+        previous = found.scale(wanted, num_ps or 0, num_teachers)
         what = "nodes" if found.status().get("command") == launched.COMMAND else "workers"
     told = [f"{previous} -> {wanted} {what} wanted"] if wanted else []
     told += [f"{num_ps} servers wanted"] if num_ps else []
+    told += [f"{num_teachers} teachers wanted"] if num_teachers is not None else []
     click.echo(f"{found.name}: {', '.join(told)}")
 
 

@@ -238,6 +238,7 @@ def _check_numbers(settings: JobSettings, say: Say) -> None:
     ):
         if not 0 < getattr(settings, name) < float("inf"):
             raise UsageError(f"{say(name)} is a time in seconds above 0.")
+    _check_teachers(settings, say)
     if not 0 <= settings.hang_s < float("inf"):
         raise UsageError(f"{say('hang_s')} is a time in seconds; 0: nothing counts as a hang.")
     if not settings.num_epochs and not settings.max_steps and settings.command == "train":
@@ -246,6 +247,29 @@ def _check_numbers(settings: JobSettings, say: Say) -> None:
         )
     if not 0 <= settings.snapshot_s < float("inf"):
         raise UsageError(f"{say('snapshot_s')} is a time in seconds; 0: no snapshots.")
+
+
+def _check_teachers(settings: JobSettings, say: Say) -> None:
+    """Check what is said of teachers."""
+    for name in ("teacher_wait_s", "teacher_timeout_s"):
+        if not 0 < getattr(settings, name) < float("inf"):
+            raise UsageError(f"{say(name)} is a time in seconds above 0.")
+    if not 0 <= settings.teacher_queue_delay_s < float("inf"):
+        raise UsageError(f"{say('teacher_queue_delay_s')} is a time in seconds, 0 or more.")
+    for where in filter(None, settings.teachers.split(",")):
+        host, _, port = where.strip().rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise UsageError(f"{say('teachers')}: {where.strip()!r} is no HOST:PORT.")
+    if settings.num_teachers and settings.runtime == "kubernetes":
+        raise UsageError(
+            f"{say('num_teachers')}: a job in a cluster has no teachers of its own yet; name such "
+            "as run already by --teachers."
+        )
+    if settings.deterministic and settings.has_teachers:
+        raise UsageError(
+            f"{say('deterministic')} replays what workers computed, and answers of teachers are "
+            "not recorded: leave out one of them."
+        )
 
 
 def _check_deterministic(settings: JobSettings, say: Say) -> None:

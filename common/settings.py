@@ -170,6 +170,53 @@ class JobSettings(Stored):
         0, "Compute threads of a worker; 0: cores divided by workers.", "Replicas"
     )
 
+    # -- Teachers
+    num_teachers: int = knob(
+        0,
+        "Teachers of the job's own, each a process of the definition's teacher().",
+        "Teachers",
+        minimum=0,
+        of=("train",),
+    )
+    teachers: str = knob(
+        "", "Teachers that somebody else runs: HOST:PORT,HOST:PORT.", "Teachers", of=("train",)
+    )
+    without_teachers: str = knob(
+        "wait",
+        "What follows where no teacher answers: wait (--teacher_wait_s, then the job fails), "
+        "hard_labels (records are trained without, and counted), fail (at once where none is "
+        "there any more).",
+        "Teachers",
+        choices=("wait", "hard_labels", "fail"),
+        of=("train",),
+    )
+    teacher_wait_s: float = knob(
+        120.0, "How long a worker waits for an answer.", "Teachers", of=("train",)
+    )
+    teacher_timeout_s: float = knob(
+        30.0,
+        "How long one teacher has for an answer; then another is asked.",
+        "Teachers",
+        of=("train",),
+    )
+    teacher_batch_size: int = knob(
+        0,
+        "Records of a batch at a teacher, which it makes of what is queued; 0: the size at which "
+        "it computes the most a second, searched at its first request.",
+        "Teachers",
+        of=("train",),
+    )
+    teacher_queue_delay_s: float = knob(
+        0.0, "How long a batch that is not full waits for more.", "Teachers", of=("train",)
+    )
+    teacher_replies: str = knob(
+        "float32",
+        "How answers travel; float16 is half of the bytes.",
+        "Teachers",
+        choices=("float32", "float16"),
+        of=("train",),
+    )
+
     # -- Consistency
     use_async: bool = knob(False, "Apply each push on arrival.", "Consistency", of=("train",))
     grads_to_wait: int = knob(
@@ -421,6 +468,11 @@ class JobSettings(Stored):
     def keeps_checkpoints(self) -> bool:
         """Tell whether a folder for checkpoints outlives the job: a pod's disk does not."""
         return bool(self.checkpoint_dir or self.job_volume) or self.runtime != "kubernetes"
+
+    @property
+    def has_teachers(self) -> bool:
+        """Tell whether records are taught: by teachers of the job's own, or by others'."""
+        return bool(self.num_teachers or self.teachers)
 
     @property
     def minibatches_per_task(self) -> int:

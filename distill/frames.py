@@ -157,7 +157,7 @@ def parse_arrays(head: Head, data: bytes | memoryview) -> list[Told]:
             raise Malformed("descriptors end in the midst of one")
         shape = struct.unpack_from(f"<{dims}Q", data, place)
         kind = _DTYPES[4] if code == _BFLOAT16 else _DTYPES.get(code)
-        if kind is None or math.prod(shape) * kind.itemsize > MAX_BODY_NBYTES:
+        if kind is None or math.prod(max(1, n) for n in shape) * kind.itemsize > MAX_BODY_NBYTES:
             raise Malformed(f"an array of kind {code} and shape {shape}")
         try:
             name = data[place + 8 * dims : end].decode()

@@ -37,34 +37,23 @@ Batch = list[Piece[Sequence[Part]]]
 
 
 class Teacher:
-    """A model that answers students, until `close`.
-
-    `teach(parts, rows)` returns its answers for arrays of so many rows; it is called by one thread
-    at a time.
-    """
+    """A model that answers students, from `begin` until `close`."""
 
     def __init__(
         self,
-        teach: Teach,
-        about: Mapping[str, Any],
         *,
         identity: Identity,
         host: str = "127.0.0.1",
-        max_batch_size: int = 0,
-        max_queue_delay_s: float = 0.0,
         max_queued: int = 1 << 14,
         clock: Clock | None = None,
     ) -> None:
-        """Listen. `about` is told to whoever asks who this is.
-
-        `max_batch_size` 0: the size that computes the most rows a second, searched at the first
-        request. `max_queued`: rows.
-        """
-        self._teach, self._about = teach, dict(about)
+        """Listen, and tell all who ask that there is no room yet. `max_queued`: rows."""
+        self._teach: Teach | None = None
+        self._about: dict[str, Any] = {}
         self._clock = clock or MonotonicClock()
         self._changed = threading.Condition()
-        self._queue = Queue[Sequence[Part]](max_batch_size, max_queue_delay_s, max_queued)
-        self._closed = False
+        self._queue = Queue[Sequence[Part]](0, 0.0, max_queued)
+        self._closed = self._busy = False
         self.rate = 0.0  # rows a second, while it computes
         self.rows = 0  # computed in all
         self.busy_s = 0.0  # computing
@@ -73,9 +62,27 @@ class Teacher:
             self._serve, name="teacher", identity=identity, host=host, stall_s=STALL_S
         )
         self.listening = self._listener.listening
-        self._about |= {"unix": self.listening.unix_name, "host": self.listening.host_id}
-        threading.Thread(target=self._compute, name="teacher-compute", daemon=True).start()
         self._listener.start()
+
+    def begin(
+        self,
+        teach: Teach,
+        about: Mapping[str, Any],
+        *,
+        max_batch_size: int = 0,
+        max_queue_delay_s: float = 0.0,
+    ) -> None:
+        """Answer from now on.
+
+        `teach(parts, rows)` returns its answers for arrays of so many rows; it is called by one
+        thread at a time. `about` is told to whoever asks who this is. `max_batch_size` 0: the size
+        that computes the most rows a second, searched at the first request.
+        """
+        with self._changed:
+            self._teach, self._about = teach, dict(about)
+            self._queue.max_batch_size = max_batch_size
+            self._queue.max_queue_delay_s = max_queue_delay_s
+        threading.Thread(target=self._compute, name="teacher-compute", daemon=True).start()
 
     @property
     def queued(self) -> int:
@@ -86,6 +93,11 @@ class Teacher:
     def max_batch_size(self) -> int:
         """The most rows of a batch; 0: not known yet."""
         return self._queue.max_batch_size
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until those who have asked are answered, or for so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._queue.queued and not self._busy, timeout_s)
 
     def close(self) -> None:
         """Hang up on everybody."""
@@ -102,7 +114,7 @@ class Teacher:
         with self._changed:
             if not self._closed:
                 self._peers.add(stream)
-        session = _Session(stream, self._answered, self._about)
+        session = _Session(stream, self._answered, self._told)
         try:
             while session.next():
                 pass
@@ -112,6 +124,10 @@ class Teacher:
             with self._changed:
                 self._peers.discard(stream)
             stream.close()
+
+    def _told(self) -> dict[str, Any]:
+        listening = self.listening
+        return {**self._about, "unix": listening.unix_name, "host": listening.host_id}
 
     def _answered(self, head: Head, parts: Sequence[Part]) -> tuple[Head, list[Part]]:
         """Queue a request, wait until it is computed, and return the reply's head and arrays.
@@ -123,7 +139,7 @@ class Teacher:
         request = Request[Sequence[Part]](head.rows, kind, now, parts)
         until = now + head.limit_ms / 1e3
         with self._changed:
-            if self._closed or not self._queue.add(request):
+            if self._closed or self._teach is None or not self._queue.add(request):
                 return self._head(frames.BUSY, head.rows), []
             self._changed.notify_all()
             while not request.is_over:
@@ -168,6 +184,7 @@ class Teacher:
                     request.pieces[start] = answers if alone else tree.cut(answers, place, end)
                     request.answered += stop - start
                     place = end
+                self._busy = False
                 self._changed.notify_all()
 
     def _next_batch(self) -> Batch | None:
@@ -184,6 +201,7 @@ class Teacher:
                 ready_at = self._queue.ready_at()
                 left_s = None if ready_at is None else ready_at - self._clock.now()
                 if left_s is not None and left_s <= 0:
+                    self._busy = True
                     return self._queue.take()
                 self._changed.wait(left_s)
         return None
@@ -193,6 +211,7 @@ class Teacher:
             request.asked if request.kind is None else tree.cut(request.asked, start, stop)
             for request, start, stop in batch
         ]
+        assert self._teach is not None
         answers = self._teach(tree.joined(asked), rows)
         if batch[0][0].kind is not None:
             for each in answers:
@@ -216,6 +235,7 @@ class Teacher:
                 raise MemoryError
             places = np.arange(size) % rows
             tiled = [Part(p.name, p.values[places], p.is_bfloat16) for p in parts]
+            assert self._teach is not None
             began = self._clock.now()
             self._teach(tiled, size)
             return self._clock.now() - began
@@ -237,7 +257,7 @@ class _Session:
         self,
         stream: Stream,
         answered: Callable[[Head, Sequence[Part]], tuple[Head, list[Part]]],
-        about: Mapping[str, Any],
+        about: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._stream, self._answered, self._about = stream, answered, about
         self._head = memoryview(bytearray(frames.HEAD_NBYTES))
@@ -260,7 +280,7 @@ class _Session:
         if told:
             self._stream.receive(told, None)
         if head.op == frames.ABOUT:
-            self._say(frames.TOLD, json.dumps(self._about))
+            self._say(frames.TOLD, json.dumps(self._about()))
         elif head.op == frames.SHARE:
             self._share(head.body_nbytes)
         else:

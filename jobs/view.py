@@ -207,10 +207,12 @@ def _replicas(status: Status) -> Table:
         made.add_column(name, justify="right", no_wrap=True)
     rows = [("worker", r) for r in status.get("workers") or ()]
     rows += [("server", r) for r in status.get("servers") or ()]
+    rows += [("teacher", r) for r in status.get("teachers") or ()]
     rows = [(role, replica) for role, replica in rows if figures.is_there(replica)]
     for role, replica in rows[:_MOST_REPLICAS]:
         state = str(replica.get("state") or "?")
-        rate, age = replica.get("records_per_s"), replica.get("heartbeat_age_s")
+        rate = replica.get("records_per_s") or replica.get("rows_per_s")
+        age = replica.get("heartbeat_age_s")
         made.add_row(
             f"{role}-{replica.get('index', '?')}",
             Text(state, style=_STYLES.get(state, "green")),

@@ -17,7 +17,7 @@ from .parking import Parked, Parking
 Answer = TypeVar("Answer")
 
 # What who waits for an answer waits for.
-TASK, SERVERS, ROUND = "task", "servers", "round"
+TASK, SERVERS, ROUND, TEACHERS = "task", "servers", "round", "teachers"
 
 
 class Asking:
@@ -85,6 +85,7 @@ class Asking:
         newer, self._asked_servers = version > self._asked_servers, version
         self._parking.settle(SERVERS, lambda: newer, self._give)
         self._parking.settle(ROUND, lambda: True, self._give)
+        self._parking.settle(TEACHERS, lambda: True, self._give)
         for parked in self._parking.overdue(now):
             if not self._give(parked):
                 self._core.answer(parked.future, parked.otherwise())

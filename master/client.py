@@ -215,6 +215,16 @@ class MasterClient(Line):
         reply: pb.GetServersReply = self._call("GetServers", request, wait_s, patience_s=patience_s)
         return reply
 
+    def get_teachers(
+        self, known_version: int = 0, wait_s: float = 10.0, patience_s: float | None = None
+    ) -> pb.GetTeachersReply:
+        """Return the addresses of the teachers, once they are others than the known ones."""
+        request = pb.GetTeachersRequest(known_version=known_version, wait_s=wait_s)
+        reply: pb.GetTeachersReply = self._call(
+            "GetTeachers", request, wait_s, patience_s=patience_s
+        )
+        return reply
+
     # -- members of an all-reduce group
 
     def get_task_of_round(self, round_: int, number: int, wait_s: float = 10.0) -> pb.GetTaskReply:
@@ -262,13 +272,15 @@ class MasterClient(Line):
         reply = self._call("Status", request, wait_s)
         return reply.revision, json.loads(reply.status_json)
 
-    def scale(self, num_workers: int, num_servers: int = 0) -> int:
-        """Ask for so many workers and servers; returns how many workers were wanted before.
+    def scale(self, num_workers: int, num_servers: int = 0, num_teachers: int | None = None) -> int:
+        """Ask for so many of each; returns how many workers were wanted before.
 
-        `num_servers`: 0: as many as there are. Raises JobError where the servers of this job
+        0 workers or servers, None: as many as there are. Raises JobError where those of this job
         cannot change.
         """
-        request = pb.ScaleRequest(num_workers=num_workers, num_servers=num_servers)
+        request = pb.ScaleRequest(
+            num_workers=num_workers, num_servers=num_servers, num_teachers=num_teachers
+        )
         reply: pb.ScaleReply = self._call("Scale", request)
         if reply.refused:
             raise JobError(reply.refused)

@@ -69,6 +69,7 @@ class Core:
             settings.num_workers,
             0 if settings.strategy == "allreduce" else settings.num_ps,
             relaunches=settings.relaunch_on_worker_failure,
+            teachers=settings.num_teachers,
             name=lambda: uuid.uuid4().hex[:12],
         )
         self.status = Status(clock.now())

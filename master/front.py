@@ -16,7 +16,7 @@ from typing import TypeVar
 from ..common import faults
 from ..proto import master_pb2 as pb
 from . import servers_change
-from .asking import ROUND, SERVERS, TASK, Asking
+from .asking import ROUND, SERVERS, TASK, TEACHERS, Asking
 from .books.decisions import Done, Failed, HandBack
 from .books.task import Failure, Task
 from .core import Core
@@ -24,14 +24,15 @@ from .course import Course
 from .groups.group import Group
 from .lookers import Lookers
 from .losses import Losses
-from .membership import SERVER, WORKER, Member
+from .membership import SERVER, TEACHER, WORKER, Member
 from .processes import Processes
 from .shutdown import Shutdown
+from .teachers import Teachers
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
-_ROLES = {pb.WORKER: WORKER, pb.SERVER: SERVER}
+_ROLES = {pb.WORKER: WORKER, pb.SERVER: SERVER, pb.TEACHER: TEACHER}
 _BEATS_PER_S = 300  # of all workers together, while that leaves each of them three in a lease
 
 
@@ -58,6 +59,7 @@ class Front:
         self._shutdown = shutdown
         self._lookers = lookers
         self._asking = asking
+        self._teachers = Teachers(core)
 
     # -- requests (any thread)
 
@@ -103,6 +105,13 @@ class Front:
             SERVERS, newer, self._group.server_map.reply, request.wait_s
         )
 
+    def get_teachers(self, request: pb.GetTeachersRequest) -> Future[pb.GetTeachersReply]:
+        def newer() -> pb.GetTeachersReply | None:
+            is_news = self._teachers.version > request.known_version
+            return self._teachers.reply() if is_news else None
+
+        return self._asking.ask_and_wait(TEACHERS, newer, self._teachers.reply, request.wait_s)
+
     def get_status(self, request: pb.StatusRequest) -> Future[pb.StatusReply]:
         future: Future[pb.StatusReply] = Future()
         return self._asking.post(lambda: self._lookers.park(request, future), future)
@@ -110,6 +119,14 @@ class Front:
     def scale(self, request: pb.ScaleRequest) -> Future[pb.ScaleReply]:
         def scale() -> pb.ScaleReply:
             core, servers = self._core, request.num_servers
+            if request.HasField("num_teachers"):
+                if not core.settings.num_teachers:
+                    return pb.ScaleReply(
+                        refused="this job has no teachers of its own: start one with --num_teachers"
+                    )
+                self._processes.scale_teachers(request.num_teachers)
+                if not (servers or request.num_workers):
+                    return pb.ScaleReply(previous=core.replicas.wanted)
             changing = core.changing
             previous = core.replicas.wanted if changing is None else changing.workers
             workers = request.num_workers or previous
@@ -236,6 +253,8 @@ class Front:
         if request.state not in ("", "starting"):
             incarnation = self._processes.incarnation(role, replica.index)
             self._core.replicas.works(role, replica.index, incarnation)
+        if request.fails and not self._core.ended:
+            self._core.fail(f"{role} {replica.index}: {request.fails}")
         if request.HasField("stuck"):
             process = self._processes.find(WORKER, replica.index)
             if self._losses.hangs(request, process, lessee):

@@ -1,4 +1,4 @@
-"""The members of a job: each incarnation of a worker or server, and when it was last heard. Pure.
+"""The members of a job: each incarnation of a replica, and when it was last heard. Pure.
 
 An incarnation is registered, heard, and lost for good: whoever was lost, or never registered, is
 `fenced` whatever it says. A new incarnation of the same role and index replaces the old one, which
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 WORKER = "worker"
 SERVER = "server"
+TEACHER = "teacher"
+ROLES = (WORKER, SERVER, TEACHER)
 DRAINING = "draining"  # the state of a worker that leaves in order
 
 
@@ -41,16 +43,16 @@ class Member:
 class Membership:
     """The members of a job.
 
-    `lease_s`: a worker silent for longer is lost. Servers are lost only when they exit.
+    `lease_s`: a worker or teacher silent for longer is lost. Servers are lost only when they exit.
     """
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._members: dict[str, Member] = {}  # by incarnation
-        self._places: dict[str, dict[int, Member]] = {WORKER: {}, SERVER: {}}
+        self._places: dict[str, dict[int, Member]] = {role: {} for role in ROLES}
         self._lost: set[str] = set()
-        # Of each worker, when it was heard once; it may have been since. Looked at when that is
-        # old.
+        # Of each that has a lease, when it was heard once; it may have been since. Looked at when
+        # that is old.
         self._heard: list[tuple[float, str]] = []  # heap
 
     def register(self, member: Member) -> tuple[bool, list[Member]]:
@@ -71,7 +73,7 @@ class Membership:
     def _put(self, member: Member) -> None:
         self._members[member.incarnation] = member
         self._places[member.role][member.index] = member
-        if member.role == WORKER:
+        if member.role != SERVER:
             heapq.heappush(self._heard, (member.last_heard, member.incarnation))
 
     def heard(
@@ -111,7 +113,7 @@ class Membership:
         return [member]
 
     def expire(self, now: float) -> list[Member]:
-        """Take out the workers that are silent for longer than the lease, and return them."""
+        """Take out workers and teachers that are silent for too long, and return them."""
         gone = []
         while self._heard and now - self._heard[0][0] > self._lease_s:
             _, incarnation = heapq.heappop(self._heard)
@@ -155,7 +157,7 @@ class Membership:
         self._lost = set(gone)
         self._members.clear()
         self._heard.clear()
-        self._places = {WORKER: {}, SERVER: {}}
+        self._places = {role: {} for role in ROLES}
         for member in members:
             self._put(member)
 

@@ -17,7 +17,7 @@ from .books.decisions import Lost
 from .core import EXIT_FAILED, Core
 from .groups.group import Group
 from .losses import Losses
-from .membership import SERVER, WORKER, Member
+from .membership import ROLES, SERVER, TEACHER, WORKER, Member
 from .replicas import LONGEST_PAUSE_S, ReplicasState, Start
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Processes:
             slot.started = min(slot.started, now)
             slot.not_before = min(slot.not_before, now + LONGEST_PAUSE_S)
         started = {process.incarnation: process for process in processes}
-        for slot in (*self._core.replicas.running(WORKER), *self._core.replicas.running(SERVER)):
+        for slot in (s for role in ROLES for s in self._core.replicas.running(role)):
             # One whose start was not finished is not known by its pid: it is given up, and refused
             # where it exists.
             unknown = Replica(slot.role, slot.index, slot.incarnation)
@@ -215,12 +215,12 @@ class Processes:
             self._core.members.excuse(away_s)
         for member in self._core.members.expire(now):
             whose = ", which this job has not started,"
-            if (WORKER, member.index) in self._running:
-                self._silent[WORKER, member.index] = member.last_heard
+            if (member.role, member.index) in self._running:
+                self._silent[member.role, member.index] = member.last_heard
                 whose = ""
             self._core.tell(
-                f"worker {member.index}{whose} was silent for {self._core.settings.lease_s:g} s: "
-                "lost"
+                f"{member.role} {member.index}{whose} was silent for "
+                f"{self._core.settings.lease_s:g} s: lost"
             )
             self.lost(member, "silent")
             self._core.save_soon()
@@ -261,6 +261,20 @@ class Processes:
             for slot in self._core.replicas.running(WORKER):
                 if slot.leaving:
                     self.stop(WORKER, slot.index, self._core.settings.drain_grace_s)
+        return previous
+
+    def scale_teachers(self, number: int) -> int:
+        """Want so many teachers; returns how many were wanted before."""
+        core = self._core
+        previous = core.replicas.wanted_of(TEACHER)
+        if core.status.state not in ("starting", "running") or number == previous:
+            return previous
+        core.replicas.scale(number, TEACHER)
+        for slot in core.replicas.running(TEACHER):
+            if slot.leaving:
+                self.stop(TEACHER, slot.index, core.settings.drain_grace_s)
+        core.tell(f"teachers wanted: {number} (were {previous})")
+        core.save_soon()
         return previous
 
     def must_leave(self, role: str, index: int) -> bool:

@@ -23,7 +23,7 @@ from enum import Enum
 
 from ..common.retry import Backoff
 from .books.endings import beyond_chance
-from .membership import SERVER, WORKER
+from .membership import SERVER, TEACHER, WORKER
 
 # A process that gets one of these made it itself; all others come from outside.
 _CRASHES = {
@@ -109,7 +109,13 @@ class Replicas:
     """
 
     def __init__(
-        self, workers: int, servers: int, *, relaunches: int, name: Callable[[], str]
+        self,
+        workers: int,
+        servers: int,
+        *,
+        relaunches: int,
+        name: Callable[[], str],
+        teachers: int = 0,
     ) -> None:
         self._relaunches = relaunches
         self._name = name
@@ -122,6 +128,8 @@ class Replicas:
             self._put(Slot(SERVER, index))
         for index in range(workers):
             self._put(Slot(WORKER, index))
+        for index in range(teachers):
+            self._put(Slot(TEACHER, index))
         self.dead_server: Slot | None = None
 
     def state(self) -> ReplicasState:
@@ -221,20 +229,20 @@ class Replicas:
             self._give_up(slot)
         return "failed"
 
-    def scale(self, workers: int) -> int:
-        """Want so many workers; returns how many were wanted before."""
-        wanted = self._wanted_workers()
-        for slot in wanted[workers:]:
+    def scale(self, number: int, role: str = WORKER) -> int:
+        """Want so many of a role; returns how many were wanted before."""
+        wanted = self._wanted_of(role)
+        for slot in wanted[number:]:
             slot.leaving = True
             if slot.phase == Phase.WAITING:
                 slot.phase = Phase.FINISHED
-        missing = workers - len(wanted)
+        missing = number - len(wanted)
         index = 0
         while missing > 0:
-            taken = self.slots.get((WORKER, index))
+            taken = self.slots.get((role, index))
             if taken is None or taken.phase == Phase.FINISHED:
                 counted = taken.failures - taken.excused if taken else 0
-                self._put(Slot(WORKER, index, failures=counted))
+                self._put(Slot(role, index, failures=counted))
                 missing -= 1
             index += 1
         return len(wanted)
@@ -269,14 +277,18 @@ class Replicas:
     @property
     def wanted(self) -> int:
         """The number of workers that are wanted."""
-        return len(self._wanted_workers())
+        return self.wanted_of(WORKER)
+
+    def wanted_of(self, role: str) -> int:
+        """Return how many of a role are wanted."""
+        return len(self._wanted_of(role))
 
     @property
     def all_workers_failed(self) -> Slot | None:
         """The last worker's slot, where every worker that is wanted has failed for good."""
         if not self._gave_up:
             return None
-        wanted = self._wanted_workers()
+        wanted = self._wanted_of(WORKER)
         failed = [s for s in wanted if s.phase == Phase.FAILED]
         return failed[-1] if failed and len(failed) == len(wanted) else None
 
@@ -290,8 +302,8 @@ class Replicas:
         if slot.role == SERVER:
             self.dead_server = slot
 
-    def _wanted_workers(self) -> list[Slot]:
-        slots = (s for s in self.slots.values() if s.role == WORKER and not s.leaving)
+    def _wanted_of(self, role: str) -> list[Slot]:
+        slots = (s for s in self.slots.values() if s.role == role and not s.leaving)
         return sorted(slots, key=lambda s: s.index)
 
 

@@ -64,6 +64,12 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
         request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
         return await _wait(self._front.get_servers(request), context, request.wait_s)
 
+    async def GetTeachers(
+        self, request: pb.GetTeachersRequest, context: Context
+    ) -> pb.GetTeachersReply:
+        request.wait_s = min(request.wait_s, _LONGEST_WAIT_S)
+        return await _wait(self._front.get_teachers(request), context, request.wait_s)
+
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
         await _check_replica(request.replica, context, worker=True)
         await self._must_reduce(context)
@@ -105,10 +111,13 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
         return await _wait(self._front.get_status(request), context, request.wait_s)
 
     async def Scale(self, request: pb.ScaleRequest, context: Context) -> pb.ScaleReply:
-        if request.num_workers < (0 if request.num_servers > 0 else 1):
+        others = request.num_servers > 0 or request.HasField("num_teachers")
+        if request.num_workers < (0 if others else 1):
             await _refuse(
                 context, f"{request.num_workers} workers: scale to at least 1, or stop the job"
             )
+        if request.num_teachers < 0:
+            await _refuse(context, f"{request.num_teachers} teachers: give 0 or more")
         if request.num_servers < 0:
             await _refuse(context, f"{request.num_servers} servers: a job has at least 1")
         return await _wait(self._front.scale(request), context)
@@ -118,7 +127,7 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
 
 
 async def _check_replica(replica: pb.Replica, context: Context, worker: bool = False) -> None:
-    roles = (pb.WORKER,) if worker else (pb.WORKER, pb.SERVER)
+    roles = (pb.WORKER,) if worker else (pb.WORKER, pb.SERVER, pb.TEACHER)
     if replica.role not in roles or not replica.incarnation:
         await _refuse(context, "a request must name the role and the incarnation of its sender")
 

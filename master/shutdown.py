@@ -12,7 +12,7 @@ from ..durable.loop import Script
 from .checkpoints import Checkpoints
 from .core import EXIT_INTERRUPTED, Core, go_on_with
 from .groups.group import Group
-from .membership import SERVER, WORKER
+from .membership import SERVER, TEACHER, WORKER
 from .processes import Processes
 
 _SERVER_GRACE_S = 10.0
@@ -184,5 +184,7 @@ class Shutdown:
         yield lambda: not self._core.replicas.running(WORKER)
         self._processes.servers_may_leave = True
         self._processes.stop_all(SERVER, _SERVER_GRACE_S)
+        self._processes.stop_all(TEACHER, _SERVER_GRACE_S)
         yield lambda: not self._core.replicas.running(SERVER)
+        yield lambda: not self._core.replicas.running(TEACHER)
         self.over = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,10 @@ from .books.plan import Kind
 from .books.quarantine import by_record, data_of
 from .books.queue_view import QueueView
 from .evaluation import Evaluations
-from .membership import SERVER, WORKER, Member, Membership
+from .membership import ROLES, SERVER, TEACHER, WORKER, Member, Membership
 from .replicas import Phase, Replicas, Slot
 
+TEACHER_SCALARS = ("rows", "rows_per_s", "queued", "busy_share")  # of its heartbeats
 _EVENTS_KEPT = 50
 _REVISION_S = 0.25
 _RESTS = 20  # times as long as a revision takes; so all who look cost a twentieth of a core
@@ -181,6 +183,8 @@ class Status:
             "tasks": queue.counts(),
             "workers": _rows(WORKER, now, members, replicas, queue, lessee),
             "servers": _rows(SERVER, now, members, replicas, queue, lessee),
+            "teachers": _rows(TEACHER, now, members, replicas, queue, lessee),
+            "teaching": _teaching(workers),
             "metrics": evaluations.latest,
             "evaluations": [
                 {"version": r.version, "epoch": r.epoch, "metrics": r.metrics}
@@ -197,12 +201,27 @@ class Status:
         }
 
 
+def _teaching(workers: Sequence[Member]) -> dict[str, float]:
+    """Return records taught and untaught, and the share of time in which workers waited for that.
+
+    Of the workers of now.
+    """
+    shares = [m.scalars["teacher_wait_share"] for m in workers if "teacher_wait_share" in m.scalars]
+    return {
+        "records": sum(m.scalars.get("taught", 0.0) for m in workers),
+        "untaught": sum(m.scalars.get("untaught", 0.0) for m in workers),
+        "wait_share": round(sum(shares) / len(shares), 4) if shares else 0.0,
+    }
+
+
 def _restarts(replicas: Replicas) -> dict[str, int]:
     return {
         "worker": replicas.total("failures", WORKER),
         "server": replicas.total("failures", SERVER),
         "preemptions": replicas.total("preemptions", WORKER),
         "server_preemptions": replicas.total("preemptions", SERVER),
+        "teacher": replicas.total("failures", TEACHER),
+        "teacher_preemptions": replicas.total("preemptions", TEACHER),
     }
 
 
@@ -215,7 +234,7 @@ def _predictions(settings: JobSettings) -> str | None:
 
 def _waits(replicas: Replicas, members: Membership) -> str:
     """Return why there is less than is wanted, of the first that waits; "" where nothing waits."""
-    here = {member.incarnation for role in (SERVER, WORKER) for member in members.of(role)}
+    here = {member.incarnation for role in ROLES for member in members.of(role)}
     waiting = [s for s in replicas.slots.values() if s.waits and s.incarnation not in here]
     if not waiting:
         return ""
@@ -250,6 +269,9 @@ def _row(
     }
     if slot.role == SERVER:
         return {**row, "version": member.version if member else None}
+    if slot.role == TEACHER:
+        told = member.scalars if member else {}
+        return {**row, **{name: told.get(name, 0.0) for name in TEACHER_SCALARS}}
     held = (
         queue.leases.held_by(member.incarnation) or queue.leases.held_by(lessee) if member else []
     )

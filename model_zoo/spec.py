@@ -12,6 +12,8 @@ A definition is a plain Python module (docs/model-zoo.md):
     def process_predictions(outputs, worker)      optional
     def batch_rule(workers, wanted, minibatch_size) -> (minibatch, factor)    optional
     def shard_plan(model) -> [nn.Module, ...]     optional
+    def teacher() -> nn.Module                    optional; then loss(outputs, labels, teacher)
+    def teach(model, features) -> answers         optional
 
 What the module defines is called only through `Definition`, which checks what comes back.
 Nothing here imports torch; the definition does. catalogue.py finds definitions, check.py tries one
@@ -51,6 +53,8 @@ SIGNATURES = {
     "process_predictions": "def process_predictions(outputs, worker)",
     "batch_rule": "def batch_rule(workers, wanted, minibatch_size) -> (minibatch, factor)",
     "shard_plan": "def shard_plan(model) -> [nn.Module, ...]",
+    "teacher": "def teacher() -> nn.Module",
+    "teach": "def teach(model, features) -> Tensor, or a dict of such",
 }
 # Positional arguments that each function is called with (model: by name, from --model_params).
 _ARGUMENTS = {
@@ -63,7 +67,11 @@ _ARGUMENTS = {
     "process_predictions": ("outputs", "worker"),
     "batch_rule": ("workers", "wanted", "minibatch_size"),
     "shard_plan": ("model",),
+    "teacher": (),
+    "teach": ("model", "features"),
 }
+_TAUGHT_LOSS = ("outputs", "labels", "teacher")  # arguments of `loss` with a teacher
+_TAUGHT_SIGNATURE = "def loss(outputs, labels, teacher) -> Tensor"
 # What Callbacks may define, and what each is called with.
 CALLBACKS = {
     "on_train_begin": ("model",),
@@ -108,6 +116,8 @@ class Definition:
                 "process_predictions",
                 "batch_rule",
                 "shard_plan",
+                "teacher",
+                "teach",
             )
             if self.has(name)
         )
@@ -128,6 +138,20 @@ class Definition:
                 "batch",
             )
         return made
+
+    def teacher(self) -> nn.Module:
+        """Return a new teacher, in evaluation mode."""
+        from torch import nn
+
+        made = self._function("teacher")()
+        if not isinstance(made, nn.Module):
+            raise self._wrong("teacher", f"returned {_kind(made)} instead of a torch.nn.Module")
+        return made.eval()
+
+    def teach(self, model: nn.Module, features: Any) -> Any:
+        """Return what the teacher answers: by default its outputs."""
+        teach = getattr(self.module, "teach", None)
+        return model(features) if teach is None else teach(model, features)
 
     @property
     def loss(self) -> Callable[[Any, Any], Any]:
@@ -264,8 +288,13 @@ def _check(definition: Definition, training: bool) -> None:
     _check_misspelt(module, file, definition.model_function)
     _check_model(definition)
     for name, arguments in _ARGUMENTS.items():
-        if definition.has(name):
-            _check_call(file, name, getattr(module, name), arguments)
+        if not definition.has(name):
+            continue
+        function = getattr(module, name)
+        if name == "loss" and definition.has("teacher"):
+            _check_call(file, name, function, _TAUGHT_LOSS, _TAUGHT_SIGNATURE)
+        else:
+            _check_call(file, name, function, arguments)
     if definition.has("Callbacks"):
         _check_callbacks(file, module.Callbacks)
 
@@ -328,11 +357,13 @@ def _check_model(definition: Definition) -> None:
         ) from error
 
 
-def _check_call(file: str, name: str, function: object, arguments: tuple[str, ...]) -> None:
+def _check_call(
+    file: str, name: str, function: object, arguments: tuple[str, ...], signature: str = ""
+) -> None:
     kind = "class" if name == "Callbacks" else "function"
     if not callable(function) or (name == "Callbacks") != inspect.isclass(function):
         raise _error(file, 0, name, f"is {_kind(function)}, no {kind}")
-    _check_arguments(file, name, function, arguments, SIGNATURES[name])
+    _check_arguments(file, name, function, arguments, signature or SIGNATURES[name])
 
 
 def _check_arguments(

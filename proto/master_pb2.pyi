@@ -12,6 +12,7 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_UNKNOWN: _ClassVar[Role]
     WORKER: _ClassVar[Role]
     SERVER: _ClassVar[Role]
+    TEACHER: _ClassVar[Role]
 
 class TaskKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -24,6 +25,7 @@ class TaskKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 ROLE_UNKNOWN: Role
 WORKER: Role
 SERVER: Role
+TEACHER: Role
 KIND_UNKNOWN: TaskKind
 TRAIN: TaskKind
 EVALUATE: TaskKind
@@ -219,7 +221,7 @@ class Coverage(_message.Message):
     def __init__(self, snapshot: _Optional[int] = ..., low_water: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[Coverage.Task, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("replica", "progress", "version", "scalars", "state", "coverage", "notes", "round", "trying", "stuck", "reports")
+    __slots__ = ("replica", "progress", "version", "scalars", "state", "coverage", "notes", "round", "trying", "stuck", "reports", "fails")
     class ScalarsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -238,6 +240,7 @@ class HeartbeatRequest(_message.Message):
     TRYING_FIELD_NUMBER: _ClassVar[int]
     STUCK_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    FAILS_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
     version: int
@@ -249,7 +252,8 @@ class HeartbeatRequest(_message.Message):
     trying: Trying
     stuck: Stuck
     reports: _containers.RepeatedCompositeFieldContainer[ReportTaskRequest]
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ..., trying: _Optional[_Union[Trying, _Mapping]] = ..., stuck: _Optional[_Union[Stuck, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[ReportTaskRequest, _Mapping]]] = ...) -> None: ...
+    fails: str
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., version: _Optional[int] = ..., scalars: _Optional[_Mapping[str, float]] = ..., state: _Optional[str] = ..., coverage: _Optional[_Union[Coverage, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ..., trying: _Optional[_Union[Trying, _Mapping]] = ..., stuck: _Optional[_Union[Stuck, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[ReportTaskRequest, _Mapping]]] = ..., fails: _Optional[str] = ...) -> None: ...
 
 class Trying(_message.Message):
     __slots__ = ("task", "attempt", "start", "end")
@@ -528,6 +532,22 @@ class GetKeyReply(_message.Message):
     round_over: bool
     def __init__(self, found: bool = ..., value: _Optional[bytes] = ..., round_over: bool = ...) -> None: ...
 
+class GetTeachersRequest(_message.Message):
+    __slots__ = ("known_version", "wait_s")
+    KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    known_version: int
+    wait_s: float
+    def __init__(self, known_version: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class GetTeachersReply(_message.Message):
+    __slots__ = ("version", "addresses")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ("known_revision", "wait_s")
     KNOWN_REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -545,12 +565,14 @@ class StatusReply(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., status_json: _Optional[str] = ...) -> None: ...
 
 class ScaleRequest(_message.Message):
-    __slots__ = ("num_workers", "num_servers")
+    __slots__ = ("num_workers", "num_servers", "num_teachers")
     NUM_WORKERS_FIELD_NUMBER: _ClassVar[int]
     NUM_SERVERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TEACHERS_FIELD_NUMBER: _ClassVar[int]
     num_workers: int
     num_servers: int
-    def __init__(self, num_workers: _Optional[int] = ..., num_servers: _Optional[int] = ...) -> None: ...
+    num_teachers: int
+    def __init__(self, num_workers: _Optional[int] = ..., num_servers: _Optional[int] = ..., num_teachers: _Optional[int] = ...) -> None: ...
 
 class ScaleReply(_message.Message):
     __slots__ = ("previous", "refused")

@@ -59,6 +59,11 @@ class MasterStub(object):
                 request_serializer=edl_dot_proto_dot_master__pb2.GetServersRequest.SerializeToString,
                 response_deserializer=edl_dot_proto_dot_master__pb2.GetServersReply.FromString,
                 _registered_method=True)
+        self.GetTeachers = channel.unary_unary(
+                '/edl.v1.Master/GetTeachers',
+                request_serializer=edl_dot_proto_dot_master__pb2.GetTeachersRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_master__pb2.GetTeachersReply.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/edl.v1.Master/Status',
                 request_serializer=edl_dot_proto_dot_master__pb2.StatusRequest.SerializeToString,
@@ -135,6 +140,13 @@ class MasterServicer(object):
 
     def GetServers(self, request, context):
         """Where the parameter servers are. Held open up to wait_s until the slot map is newer than known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTeachers(self, request, context):
+        """Where the teachers are. Held open up to wait_s until the list is another than the known one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -223,6 +235,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.GetServers,
                     request_deserializer=edl_dot_proto_dot_master__pb2.GetServersRequest.FromString,
                     response_serializer=edl_dot_proto_dot_master__pb2.GetServersReply.SerializeToString,
+            ),
+            'GetTeachers': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTeachers,
+                    request_deserializer=edl_dot_proto_dot_master__pb2.GetTeachersRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_master__pb2.GetTeachersReply.SerializeToString,
             ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
@@ -400,6 +417,33 @@ class Master(object):
             '/edl.v1.Master/GetServers',
             edl_dot_proto_dot_master__pb2.GetServersRequest.SerializeToString,
             edl_dot_proto_dot_master__pb2.GetServersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTeachers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.v1.Master/GetTeachers',
+            edl_dot_proto_dot_master__pb2.GetTeachersRequest.SerializeToString,
+            edl_dot_proto_dot_master__pb2.GetTeachersReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -15,7 +15,7 @@ from typing import Protocol
 class Replica:
     """A process.
 
-    `role` is "worker" or "server"; `incarnation` is unique per process.
+    `role` is "worker", "server" or "teacher"; `incarnation` is unique per process.
 
     `started` tells the process from a later one of the same pid (here: ticks since boot). Without a
     pid it does not run yet, and the runtime reports when it does.

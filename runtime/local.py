@@ -25,7 +25,7 @@ from .base import Exit, OnReport, Replica
 from .nursery import ForkedReplica, Nursery
 
 Child = subprocess.Popen[bytes] | ForkedReplica | AdoptedReplica
-_MODULES = {"worker": "edl.worker", "server": "edl.ps"}
+_MODULES = {"worker": "edl.worker", "server": "edl.ps", "teacher": "edl.distill"}
 _CLOSE_S = 5.0  # a killed process is gone at once; only a hung disk takes longer
 
 

@@ -26,8 +26,8 @@ from typing import Any
 def run(main: Callable[[], int], strategy: str) -> int:
     """Serve until standard input ends.
 
-    `main` is what a forked worker runs, with its own sys.argv; whose first argument is "edl.ps" is
-    a parameter server.
+    `main` is what a forked worker runs, with its own sys.argv; whose first argument is
+    another module (edl.ps, edl.distill) runs that one's.
     """
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -58,8 +58,8 @@ def run(main: Callable[[], int], strategy: str) -> int:
                     selector.close()
                     for mine in (requests.fileno(), wake_read, wake_write):
                         os.close(mine)
-                    if request["argv"][0] == "edl.ps":
-                        main = importlib.import_module("edl.ps.__main__").main
+                    if request["argv"][0] != "edl.worker":
+                        main = importlib.import_module(f"{request['argv'][0]}.__main__").main
                     _become(request, main)
                 _say({"id": request["id"], "pid": pid})
 

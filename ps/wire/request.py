@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.errors import Unreachable
+from ...wire.regions import map_region
 from ...wire.stream import Stream
 from ..books.aggregation import Update
 from ..books.answers import span_of
@@ -23,7 +24,6 @@ from ..books.parameters import Invalid
 from . import frames
 from .backend import Serving
 from .frames import Array, Bytes, Head
-from ...wire.regions import map_region
 
 MAX_REQUEST_NBYTES = 1 << 30
 FIRST_NBYTES = 128 << 10  # read at once: a small frame is one system call

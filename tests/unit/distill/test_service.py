@@ -32,8 +32,10 @@ class Place:
         self.ends = []
 
     def teacher(self, teach=double, **options):
-        made = Teacher(teach, {"kind": "test"}, identity=IDENTITY, **options)
+        queued = {"max_queued": options.pop("max_queued", 1 << 14)}
+        made = Teacher(identity=options.pop("identity", IDENTITY), **queued)
         self.ends.append(made.close)
+        made.begin(teach, {"kind": "test"}, **options)
         return made
 
     def link(self, teacher, identity=IDENTITY):
@@ -191,8 +193,7 @@ def test_tls_between_hosts(place, monkeypatch):
     certified = Identity.create("the job's token")
     monkeypatch.setattr("edl.distill.link.is_loopback", lambda _host: False)
     monkeypatch.setattr("edl.distill.link.host_id", lambda: "another")
-    teacher = Teacher(double, {}, identity=certified)
-    place.ends.append(teacher.close)
+    teacher = place.teacher(identity=certified)
     link = place.link(teacher, certified)
 
     answer = link.teach(tree.parts_of(torch.arange(7), "it"), 7, FAR_S, False)

@@ -1,0 +1,161 @@
+"""`python -m edl.distill --index I --incarnation X --master HOST:PORT`: one teacher of a job.
+
+The job's token comes in EDL_TOKEN, its certificate in EDL_IDENTITY. Exit codes: 0 drained, or the
+job is over; 1 lost, or without a master; 2 the definition is at fault.
+"""
+
+from __future__ import annotations
+
+from ..common.process import allow_many_files, end_at_sigterm, leave
+
+if __name__ == "__main__":
+    end_at_sigterm()  # what is imported now takes seconds
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import wait
+from types import FrameType
+
+import torch
+from prometheus_client import Counter, Gauge
+
+from ..common import background, faults, listen, notice, rpc
+from ..common import log as logs
+from ..common.errors import EdlError, Unreachable, UsageError
+from ..common.identity import job_identity
+from ..common.settings import JobSettings
+from ..kernels.malloc import keep_freed_memory
+from ..master.client import MasterClient
+from ..model_zoo.spec import load_definition
+from ..proto import master_pb2 as pb
+from .server import Teacher
+from .teaching import Teaching
+
+log = logging.getLogger("edl.distill")
+
+_BEAT_S = 1.0
+_DRAIN_S = 2.0  # for those who have asked already
+
+
+def main() -> int:
+    """Run a teacher's process, and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m edl.distill", description="One teacher.")
+    parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--incarnation", required=True, help="unique name of this process")
+    parser.add_argument("--master", required=True, help="host:port of the master")
+    given = parser.parse_args()
+    keep_freed_memory()
+    allow_many_files()
+    logs.configure(role="teacher", index=given.index)
+    replica = pb.Replica(role=pb.TEACHER, index=given.index, incarnation=given.incarnation)
+    process = _Process(MasterClient(given.master, replica=replica), given.index)
+    signal.signal(signal.SIGTERM, process.on_sigterm)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the master drains us
+    try:
+        return process.run()
+    except Unreachable as error:
+        log.error("the master did not answer: %s", error)
+        return 1
+    except EdlError as error:
+        print(f"edl: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+class _Process:
+    """One teacher: its health, its metrics, its line to the master."""
+
+    def __init__(self, master: MasterClient, index: int) -> None:
+        self._master, self._index = master, index
+        self._leaving = threading.Event()
+        self._health = rpc.serve_health()
+        _, self._metrics_address = listen.serve_metrics()
+        self._rows = Counter("edl_records_processed", "Records used.", ["role"])
+        self._queued = Gauge("edl_teacher_queued", "Records that wait for this teacher.")
+
+    def on_sigterm(self, _signum: int, _frame: FrameType | None) -> None:
+        self._leaving.set()
+
+    def run(self) -> int:
+        """Serve until told to go; return the exit code."""
+        host = listen.own_host()
+        teacher = Teacher(identity=job_identity(rpc.job_token()), host=host)
+        try:
+            address = listen.joined(host, teacher.listening.tcp_port)
+            faults.point("teacher.register")
+            reply = self._master.register(
+                address, self._metrics_address, os.getpid(), listen.own_machine()
+            )
+            if reply.fenced:
+                raise UsageError("the master does not know this teacher: leaving")
+            settings = JobSettings.from_json(reply.settings_json)
+            logs.configure(settings.log_level, settings.log_format, "teacher", self._index)
+            notice.watch(settings.preemption_notice)
+            loaded = background.begin("load", lambda: _load(settings))
+            while not loaded.done() and not self._leaving.is_set():
+                self._master.heartbeat(state="starting")
+                wait([loaded], min(_BEAT_S, settings.lease_s / 5))
+            if self._leaving.is_set():
+                return 0
+            teaching, about = loaded.result(0)
+            teacher.begin(
+                teaching,
+                about,
+                max_batch_size=settings.teacher_batch_size,
+                max_queue_delay_s=settings.teacher_queue_delay_s,
+            )
+            log.info("serving address=%s", address)
+            return self._serve(teacher, settings)
+        finally:
+            teacher.close()
+            self._master.close()
+
+    def _serve(self, teacher: Teacher, settings: JobSettings) -> int:
+        """Beat once a second, or more often where the lease is short, until told to go."""
+        interval_s = min(_BEAT_S, settings.lease_s / 5)
+        rows, busy_s = 0, 0.0
+        while not self._leaving.is_set():
+            told = teacher.rows - rows, teacher.busy_s - busy_s
+            rows, busy_s = teacher.rows, teacher.busy_s
+            self._rows.labels("teacher").inc(told[0])
+            self._queued.set(teacher.queued)
+            scalars = {
+                "rows": float(rows),
+                "rows_per_s": told[0] / interval_s,
+                "queued": float(teacher.queued),
+                "busy_share": min(1.0, told[1] / interval_s),
+            }
+            reply = self._master.heartbeat(scalars=scalars, state="teaching")
+            if reply.fenced:
+                log.warning("declared lost: leaving")
+                return 1
+            if reply.drain:
+                break
+            self._leaving.wait(interval_s)
+        self._master.heartbeat(state="draining", patience_s=_DRAIN_S)
+        teacher.drain(_DRAIN_S)
+        return 0
+
+
+def _load(settings: JobSettings) -> tuple[Teaching, dict[str, str]]:
+    """Return the definition's teacher, and what is told of it."""
+    definition = load_definition(settings.model_def, settings.model_zoo, settings.model_params)
+    cores = (os.cpu_count() or 1) // max(1, settings.num_teachers)
+    torch.set_num_threads(settings.worker_threads or max(1, cores))
+    torch.manual_seed(settings.seed)
+    teaching = Teaching(definition, _device(settings), replies=settings.teacher_replies)
+    return teaching, {"fingerprint": teaching.fingerprint, "definition": definition.name}
+
+
+def _device(settings: JobSettings) -> torch.device:
+    """Return the device of --device, as far as this machine has it."""
+    if settings.device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda")
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,64 @@
+"""A definition's teacher as a server has it: arrays in, arrays out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..model_zoo.spec import Definition
+from . import tree
+from .frames import Part
+
+
+class Teaching:
+    """The teacher of a definition on a device. One thread at a time may call."""
+
+    def __init__(self, definition: Definition, device: torch.device, *, replies: str) -> None:
+        """Make the teacher. `replies`: "float32", or "float16" for wider floats of answers."""
+        self._definition = definition
+        self._device = device
+        self._narrow = replies == "float16"
+        self._model = definition.teacher().to(device)
+        self.fingerprint = fingerprint(definition, self._model)
+
+    @torch.no_grad()
+    def __call__(self, parts: Sequence[Part], _rows: int) -> list[Part]:
+        """Return the answers about features."""
+        features = _moved(tree.values_of(parts), self._device)
+        answers = self._definition.teach(self._model, features)
+        told = tree.parts_of(answers, "what teach returns")
+        return [_narrowed(part) for part in told] if self._narrow else told
+
+
+def fingerprint(definition: Definition, model: nn.Module) -> str:
+    """Return what tells a teacher from others: its values, and the file of its definition."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        told = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {told.dtype} {tuple(told.shape)};".encode())
+        digest.update(memoryview(told.view(torch.uint8).numpy()) if told.numel() else b"")
+    if (path := Path(definition.file)).is_file():
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _narrowed(part: Part) -> Part:
+    if part.is_bfloat16 or part.values.dtype not in (np.float32, np.float64):
+        return part
+    return Part(part.name, part.values.astype(np.float16))
+
+
+def _moved(values: Any, device: torch.device) -> Any:
+    if device.type == "cpu":
+        return values
+    if isinstance(values, dict):
+        return {key: _moved(each, device) for key, each in values.items()}
+    if isinstance(values, list | tuple):
+        return type(values)(_moved(each, device) for each in values)
+    return values.to(device)
