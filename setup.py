@@ -13,6 +13,7 @@ FOLDERS = [
     "cli",
     "common",
     "data",
+    "distill",
     "durable",
     "goodput",
     "jobs",

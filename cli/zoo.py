@@ -58,6 +58,7 @@ def list_zoo(model_zoo: str) -> None:
 @click.argument("model_def", shell_complete=_definitions_or_files)
 @_definition_options
 @click.option("--model_params", default="", metavar="K=V,...", help="Arguments of model().")
+@click.option("--teacher_params", default="", metavar="K=V,...", help="Arguments of teacher().")
 @click.option("--training_data", default="", metavar="PATH", help="Data to try a batch of.")
 @click.option("--data_reader_params", default="", metavar="K=V,...", help="The reader's arguments.")
 @click.option("--minibatch_size", default=64, type=click.IntRange(1), help="Records to try.")
@@ -65,6 +66,7 @@ def check(
     model_def: str,
     model_zoo: str,
     model_params: str,
+    teacher_params: str,
     training_data: str,
     data_reader_params: str,
     minibatch_size: int,
@@ -81,7 +83,8 @@ def check(
                 f"--{name} is about the data: give --training_data too, or leave it out."
             )
     params = convert(model_params, dict[str, Any], "--model_params")
-    definition = load_definition(model_def, model_zoo, params)
+    taught = convert(teacher_params, dict[str, Any], "--teacher_params")
+    definition = load_definition(model_def, model_zoo, params, teacher_params=taught)
     records = None
     if training_data:
         read = convert(data_reader_params, dict[str, Any], "--data_reader_params")

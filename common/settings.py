@@ -181,6 +181,10 @@ class JobSettings(Stored):
     teachers: str = knob(
         "", "Teachers that somebody else runs: HOST:PORT,HOST:PORT.", "Teachers", of=("train",)
     )
+    teacher_params: dict[str, Any] = field(
+        default_factory=dict,
+        metadata=about("Arguments of teacher(): k=v,k2=v2.", "Teachers"),
+    )
     without_teachers: str = knob(
         "wait",
         "What follows where no teacher answers: wait (--teacher_wait_s, then the job fails), "

@@ -142,7 +142,12 @@ class _Process:
 
 def _load(settings: JobSettings) -> tuple[Teaching, dict[str, str]]:
     """Return the definition's teacher, and what is told of it."""
-    definition = load_definition(settings.model_def, settings.model_zoo, settings.model_params)
+    definition = load_definition(
+        settings.model_def,
+        settings.model_zoo,
+        settings.model_params,
+        teacher_params=settings.teacher_params,
+    )
     cores = (os.cpu_count() or 1) // max(1, settings.num_teachers)
     torch.set_num_threads(settings.worker_threads or max(1, cores))
     torch.manual_seed(settings.seed)

@@ -19,7 +19,13 @@ from .frames import Part
 class Teaching:
     """The teacher of a definition on a device. One thread at a time may call."""
 
-    def __init__(self, definition: Definition, device: torch.device, *, replies: str) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        device: torch.device,
+        *,
+        replies: str,
+    ) -> None:
         """Make the teacher. `replies`: "float32", or "float16" for wider floats of answers."""
         self._definition = definition
         self._device = device

@@ -59,7 +59,7 @@ class Front:
         self._shutdown = shutdown
         self._lookers = lookers
         self._asking = asking
-        self._teachers = Teachers(core)
+        self._teachers = Teachers(core, processes)
 
     # -- requests (any thread)
 
@@ -124,7 +124,7 @@ class Front:
                     return pb.ScaleReply(
                         refused="this job has no teachers of its own: start one with --num_teachers"
                     )
-                self._processes.scale_teachers(request.num_teachers)
+                self._teachers.scale(request.num_teachers)
                 if not (servers or request.num_workers):
                     return pb.ScaleReply(previous=core.replicas.wanted)
             changing = core.changing

@@ -17,7 +17,7 @@ from .books.decisions import Lost
 from .core import EXIT_FAILED, Core
 from .groups.group import Group
 from .losses import Losses
-from .membership import ROLES, SERVER, TEACHER, WORKER, Member
+from .membership import ROLES, SERVER, WORKER, Member
 from .replicas import LONGEST_PAUSE_S, ReplicasState, Start
 
 log = logging.getLogger(__name__)
@@ -261,20 +261,6 @@ class Processes:
             for slot in self._core.replicas.running(WORKER):
                 if slot.leaving:
                     self.stop(WORKER, slot.index, self._core.settings.drain_grace_s)
-        return previous
-
-    def scale_teachers(self, number: int) -> int:
-        """Want so many teachers; returns how many were wanted before."""
-        core = self._core
-        previous = core.replicas.wanted_of(TEACHER)
-        if core.status.state not in ("starting", "running") or number == previous:
-            return previous
-        core.replicas.scale(number, TEACHER)
-        for slot in core.replicas.running(TEACHER):
-            if slot.leaving:
-                self.stop(TEACHER, slot.index, core.settings.drain_grace_s)
-        core.tell(f"teachers wanted: {number} (were {previous})")
-        core.save_soon()
         return previous
 
     def must_leave(self, role: str, index: int) -> bool:

@@ -1,17 +1,18 @@
-"""The teachers of a job, as its workers are told of them."""
+"""The teachers of a job: how many are wanted, and where those are that workers may ask."""
 
 from __future__ import annotations
 
 from ..proto import master_pb2 as pb
 from .core import Core
 from .membership import DRAINING, TEACHER
+from .processes import Processes
 
 
 class Teachers:
-    """The list of those who may be asked. Its version rises with each change."""
+    """The teachers. The version of their list rises with each change."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, core: Core, processes: Processes) -> None:
+        self._core, self._processes = core, processes
         self._version = core.journal.epoch << 32  # above those of the masters before
         self._addresses: list[str] = []
 
@@ -31,3 +32,16 @@ class Teachers:
     def reply(self) -> pb.GetTeachersReply:
         """Return the list."""
         return pb.GetTeachersReply(version=self.version, addresses=self._addresses)
+
+    def scale(self, number: int) -> None:
+        """Want so many, and drain the others."""
+        core = self._core
+        previous = core.replicas.wanted_of(TEACHER)
+        if core.status.state not in ("starting", "running") or number == previous:
+            return
+        core.replicas.scale(number, TEACHER)
+        for slot in core.replicas.running(TEACHER):
+            if slot.leaving:
+                self._processes.stop(TEACHER, slot.index, core.settings.drain_grace_s)
+        core.tell(f"teachers wanted: {number} (were {previous})")
+        core.save_soon()

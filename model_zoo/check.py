@@ -161,11 +161,23 @@ class _Trial:
         self.note("ok", "forward", f"outputs {_shape(outputs)}")
         if not self._definition.has("loss"):
             return
-        loss = self._try("loss", self._definition.loss, outputs, labels)
+        loss = self._try("loss", self._definition.loss, outputs, labels, *self._taught(features))
         self._check_loss(loss)
         self._try("loss", loss.backward)
         self._check_gradients()
         self.note("ok", "loss", f"{loss.item():.4g} on the first batch; gradients are finite")
+
+    def _taught(self, features: object) -> tuple[object, ...]:
+        """Return what the definition's teacher answers, where its loss takes that."""
+        if not self._definition.takes_teacher:
+            return ()
+        if not self._definition.has("teacher"):
+            return (None,)
+        teacher = self._try("teacher", self._definition.teacher)
+        with torch.no_grad():
+            answers = self._try("teach", self._definition.teach, teacher, features)
+        self.note("ok", "teacher", f"answers {_shape(answers)}")
+        return (answers,)
 
     def _check_features(self, features: object) -> None:
         """Check that `feature` names exactly what forward gets, or the pull ahead is in vain."""

@@ -12,7 +12,7 @@ A definition is a plain Python module (docs/model-zoo.md):
     def process_predictions(outputs, worker)      optional
     def batch_rule(workers, wanted, minibatch_size) -> (minibatch, factor)    optional
     def shard_plan(model) -> [nn.Module, ...]     optional
-    def teacher() -> nn.Module                    optional; then loss(outputs, labels, teacher)
+    def teacher(**params) -> nn.Module            optional; then loss(outputs, labels, teacher)
     def teach(model, features) -> answers         optional
 
 What the module defines is called only through `Definition`, which checks what comes back.
@@ -53,7 +53,7 @@ SIGNATURES = {
     "process_predictions": "def process_predictions(outputs, worker)",
     "batch_rule": "def batch_rule(workers, wanted, minibatch_size) -> (minibatch, factor)",
     "shard_plan": "def shard_plan(model) -> [nn.Module, ...]",
-    "teacher": "def teacher() -> nn.Module",
+    "teacher": "def teacher(**params) -> nn.Module",
     "teach": "def teach(model, features) -> Tensor, or a dict of such",
 }
 # Positional arguments that each function is called with (model: by name, from --model_params).
@@ -67,7 +67,6 @@ _ARGUMENTS = {
     "process_predictions": ("outputs", "worker"),
     "batch_rule": ("workers", "wanted", "minibatch_size"),
     "shard_plan": ("model",),
-    "teacher": (),
     "teach": ("model", "features"),
 }
 _TAUGHT_LOSS = ("outputs", "labels", "teacher")  # arguments of `loss` with a teacher
@@ -91,7 +90,10 @@ _FORMER = {
 
 @dataclass(frozen=True)
 class Definition:
-    """A checked definition. `params` are the arguments of `model`."""
+    """A checked definition.
+
+    `params` are the arguments of `model`, `teacher_params` those of `teacher`.
+    """
 
     name: str
     file: str
@@ -99,6 +101,7 @@ class Definition:
     module: ModuleType = field(repr=False)
     params: Mapping[str, Any] = field(default_factory=dict)
     model_function: str = "model"
+    teacher_params: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
         """Tell whether the definition has the optional part `name`."""
@@ -140,10 +143,16 @@ class Definition:
         return made
 
     def teacher(self) -> nn.Module:
-        """Return a new teacher, in evaluation mode."""
+        """Return a new teacher, made with `teacher_params`, in evaluation mode."""
         from torch import nn
 
-        made = self._function("teacher")()
+        function = self._function("teacher")
+        try:
+            inspect.signature(function).bind(**self.teacher_params)
+        except (TypeError, ValueError) as error:
+            told = f"does not take --teacher_params {dict(self.teacher_params)}: {error}"
+            raise self._wrong("teacher", told) from error
+        made = function(**self.teacher_params)
         if not isinstance(made, nn.Module):
             raise self._wrong("teacher", f"returned {_kind(made)} instead of a torch.nn.Module")
         return made.eval()
@@ -154,7 +163,12 @@ class Definition:
         return model(features) if teach is None else teach(model, features)
 
     @property
-    def loss(self) -> Callable[[Any, Any], Any]:
+    def takes_teacher(self) -> bool:
+        """Whether `loss` takes what was taught, as its third argument."""
+        return self.has("loss") and _binds(self._function("loss"), _TAUGHT_LOSS)
+
+    @property
+    def loss(self) -> Callable[..., Any]:
         return self._function("loss")
 
     def optimizer(self) -> Optimizer:
@@ -257,6 +271,7 @@ def load_definition(
     params: Mapping[str, Any] | None = None,
     *,
     training: bool = True,
+    teacher_params: Mapping[str, Any] | None = None,
 ) -> Definition:
     """Find, import and check the definition `model_def`.
 
@@ -274,6 +289,7 @@ def load_definition(
         module=module,
         params=dict(params or {}),
         model_function=function,
+        teacher_params=dict(teacher_params or {}),
     )
     _check(definition, training)
     return definition
@@ -291,6 +307,9 @@ def _check(definition: Definition, training: bool) -> None:
         if not definition.has(name):
             continue
         function = getattr(module, name)
+        taught = definition.has("teacher") or not _binds(function, arguments)
+        if name == "loss" and taught and _binds(function, _TAUGHT_LOSS):
+            continue
         if name == "loss" and definition.has("teacher"):
             _check_call(file, name, function, _TAUGHT_LOSS, _TAUGHT_SIGNATURE)
         else:
@@ -364,6 +383,15 @@ def _check_call(
     if not callable(function) or (name == "Callbacks") != inspect.isclass(function):
         raise _error(file, 0, name, f"is {_kind(function)}, no {kind}")
     _check_arguments(file, name, function, arguments, signature or SIGNATURES[name])
+
+
+def _binds(function: Any, arguments: tuple[str, ...]) -> bool:
+    """Tell whether a function can be called with so many positional arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _check_arguments(

@@ -30,8 +30,8 @@ class Calls(Collector):
     Pushes by what became of them, and the versions that they lagged.
 
     Plain integers, because a push waits for its count: those of prometheus_client took a sixth of
-    what a server's Python does for it. What compiled code counts (wire/pulls.py) is read where it
-    stands.
+    what a server's Python does for it. What compiled code counts (ps/wire/pulls.py) is read where
+    it stands.
     """
 
     def __init__(self) -> None:

@@ -28,6 +28,7 @@ from ..common import faults, listen, notice, rpc
 from ..common import log as logs
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
 from ..common.settings import JobSettings
+from ..distill.teachers import Untaught
 from ..kernels.malloc import keep_freed_memory
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
@@ -184,9 +185,14 @@ class _Process:
             beat.attach(self._member, factory.ps)
             self._member.run()
             faults.point("worker.shutdown")
+        except Untaught as error:  # no fault of the records: the job ends by its own rules
+            master.heartbeat_with(pb.HeartbeatRequest(fails=str(error)))
+            raise
         finally:
             self._member = None
             beat.stop()
+            if factory.school is not None:
+                factory.school.close()
             if factory.ps is not None:
                 factory.ps.close()  # a push that still waits for its servers is given up
 

@@ -20,7 +20,7 @@ from ..common.settings import JobSettings
 from ..common.storage import load as load_manifest
 from ..data.reader import RecordReader
 from ..model_zoo.check import check_definition
-from ..model_zoo.spec import Definition, load_definition
+from ..model_zoo.spec import SIGNATURES, Definition, load_definition
 from ..nn.model_spec import ModelSpec
 from ..nn.optimizers import SGD, to_dict
 from ..nn.replace import prepare
@@ -40,6 +40,7 @@ def load(settings: JobSettings) -> Definition:
         settings.model_zoo,
         settings.model_params,
         training=settings.command == "train",
+        teacher_params=settings.teacher_params,
     )
 
 
@@ -130,6 +131,8 @@ def _check(definition: Definition, settings: JobSettings) -> list[str]:
     Raises DefinitionError, and UsageError where predictions would go nowhere.
     """
     trains = settings.command == "train"
+    if trains:
+        _check_teachers(definition, settings)
     found = check_definition(
         definition,
         strategy=settings.strategy,
@@ -149,6 +152,27 @@ def _check(definition: Definition, settings: JobSettings) -> list[str]:
                 "process_predictions"
             )
     return [f.detail for f in found if trains and f.level == "warning" and f.what != "feed"]
+
+
+def _check_teachers(definition: Definition, settings: JobSettings) -> None:
+    """Check that the teachers and the definition fit each other. Raises DefinitionError."""
+    where = definition.file
+    if settings.num_teachers and not definition.has("teacher"):
+        raise DefinitionError(
+            f"{where}: --num_teachers {settings.num_teachers}, but the definition lacks teacher. "
+            f"Expected: {SIGNATURES['teacher']}"
+        )
+    if settings.has_teachers and not definition.takes_teacher:
+        raise DefinitionError(
+            f"{where}: loss takes no teacher's answers. Expected: def loss(outputs, labels, "
+            "teacher) -> Tensor"
+        )
+    alone = not settings.has_teachers and settings.without_teachers != "hard_labels"
+    if alone and definition.has("teacher"):
+        raise DefinitionError(
+            f"{where}: the definition has a teacher, and the job has none: give --num_teachers N, "
+            "or --without_teachers hard_labels to train without"
+        )
 
 
 def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:

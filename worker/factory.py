@@ -40,9 +40,11 @@ from .servers.trainer import Exchange, PsTrainer
 from .task_reader import TaskReader
 from .task_stream import TaskStream
 from .tasks import DefinitionTasks
+from .taught import School, taught_loss
 from .trainer import GroupTrainer, Member, StepT
 
 log = logging.getLogger("edl.worker")
+_DEPTH = 2  # minibatches that are read ahead
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class _Parts:
 class Factory:
     """The maker of one member.
 
-    `member` and `ps` are there once they are made.
+    `member`, `ps` and `school` (the teachers) are there once they are made.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Factory:
         """
         self.member: Member | None = None
         self.ps: PsClient | None = None
+        self.school: School | None = None
         self._master = master
         self._settings = settings
         self._place = place
@@ -147,7 +150,21 @@ class Factory:
             shuffle=self._settings.shuffle,
             prepare=prepare,
             least=least,
+            ask=None if self.school is None else self.school.ask,
         )
+
+    def _loss(self, definition: Definition) -> Callable[[Any, Any], Any]:
+        """Return the loss, of what is taught too; the teachers are asked from now on."""
+        if not definition.takes_teacher:
+            return definition.loss
+        if self._settings.has_teachers and self._settings.command == "train":
+            self.school = School(self._master, self._settings, self._clock)
+            self._status.more = self.school.scalars
+        return taught_loss(definition.loss)
+
+    def _depth(self) -> int:
+        """Return how many minibatches are read ahead."""
+        return max(_DEPTH, self.school.teachers.ahead if self.school is not None else 0)
 
     # -- the model on servers
 
@@ -161,7 +178,7 @@ class Factory:
         ps = self._connect(parts.spec, TracedClient if recorded else PsClient)
         trainer = PsTrainer(
             parts.make_model,
-            definition.loss if definition.has("loss") else None,
+            self._loss(definition) if definition.has("loss") else None,
             ps,
             parts.spec,
             device=parts.device,
@@ -180,6 +197,7 @@ class Factory:
             self._master,
             self._reader(parts, settings.minibatch_size, trainer.prepare, least),
             several=not settings.num_minibatches_per_task,
+            depth=self._depth,
         )
         return Worker(
             self._master,
@@ -231,7 +249,7 @@ class Factory:
         settings, parts = self._settings, self._load()
         trainer = HybridTrainer(
             parts.make_model,
-            parts.definition.loss,
+            self._loss(parts.definition),
             self._connect(parts.spec.of_servers, PsClient),
             parts.spec,
             device=parts.device,
@@ -256,7 +274,7 @@ class Factory:
         settings, parts = self._settings, self._load()
         trainer = ShardedTrainer(
             parts.make_model,
-            parts.definition.loss,
+            self._loss(parts.definition),
             parts.spec,
             device=parts.device,
             plan=parts.definition.shard_plan or units,
@@ -276,7 +294,7 @@ class Factory:
             batch = adaptive_batch.make(settings, parts.spec.optimizer)
         trainer = AllReduceTrainer(
             parts.make_model,
-            parts.definition.loss,
+            self._loss(parts.definition),
             parts.spec,
             device=parts.device,
             compile=settings.compile,
@@ -314,5 +332,5 @@ class Factory:
             return SliceReader(whole, rank=rank, shares=shares, most=settings.local_batch_size)
 
         rule = make_rule(parts.definition, settings)
-        plan = RoundPlan(make_reader, rule, parts.device, on_begin)
+        plan = RoundPlan(make_reader, rule, parts.device, on_begin, self._depth)
         return GroupWorker(self._master, trainer, keeper, tasks, plan, self._status)

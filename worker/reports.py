@@ -159,6 +159,7 @@ class Status:
         self.loss: float | None = None
         self.rate = Rate(clock)
         self.phases = Phases()  # of a worker whose model is on servers
+        self.more: Callable[[], dict[str, float]] = dict  # scalars of whatever stands beside
         self._log_loss_steps = log_loss_steps
         self._on_step = on_step
 
@@ -173,7 +174,7 @@ class Status:
 
     def scalars(self) -> dict[str, float]:
         """Return the loss, where there is one, records_per_s, and the phases as far as measured."""
-        values = {"records_per_s": self.rate.per_s(), **self.phases.scalars()}
+        values = {"records_per_s": self.rate.per_s(), **self.phases.scalars(), **self.more()}
         if self.loss is not None:
             values["loss"] = self.loss
         return values

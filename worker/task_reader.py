@@ -55,6 +55,8 @@ class TaskReader:
 
     `readers` by task kind; `feed(records, mode)` as the definition's.
 
+    `ask(features, labels)` asks the teachers, and returns what stands for the labels.
+
     `least`: records that a forward pass of training needs; a minibatch of one has it so many times.
     """
 
@@ -68,6 +70,7 @@ class TaskReader:
         shuffle: bool,
         prepare: Callable[[Any], Any] = lambda _features: None,
         least: int = 1,
+        ask: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self.readers = readers
         self.minibatch = minibatch
@@ -76,6 +79,7 @@ class TaskReader:
         self._shuffle = shuffle
         self._prepare = prepare
         self._least = least
+        self._ask = ask
 
     def minibatch_of(self, _lease: Lease) -> int:
         """Return how many records a minibatch of the task has."""
@@ -126,6 +130,8 @@ class TaskReader:
         if mode == "train" and len(records) == 1 < self._least:
             records = take(records, np.zeros(self._least, np.int64))
         features, labels = self._feed(records, mode)
+        if self._ask is not None and mode == "train":
+            labels = self._ask(features, labels)
         return features, labels, self._prepare(features)
 
 

@@ -2,7 +2,7 @@
 
 All in one thread.
 
-The thread runs at most `depth` minibatches ahead; the next task is leased while the last
+The thread runs at most `depth()` minibatches ahead; the next task is leased while the last
 minibatches of this one compute. A lease's `position` is what all servers have acknowledged: only
 the trainer moves it, so a task is reported by what was applied and never by what was read. A lease
 that is void (fenced, failed, drained) is passed over by both sides. Of a `careful` task, over which
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
@@ -89,7 +89,7 @@ class TaskStream:
         master: LeaseSource,
         reader: MinibatchReader,
         *,
-        depth: int = 2,
+        depth: Callable[[], int] = lambda: 2,
         several: bool = False,
         clock: Clock | None = None,
     ) -> None:
@@ -241,7 +241,7 @@ class TaskStream:
         """Wait for room and put the item there; False: the lease is void or the stream closed."""
         with self._changed:
             self._changed.wait_for(
-                lambda: len(self._items) < self._depth or self._closed or item.lease.void
+                lambda: len(self._items) < self._depth() or self._closed or item.lease.void
             )
             if self._closed or item.lease.void:
                 return False

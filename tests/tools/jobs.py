@@ -26,6 +26,8 @@ NO_RESTARTS = {
     "server": 0,
     "preemptions": 0,
     "server_preemptions": 0,
+    "teacher": 0,
+    "teacher_preemptions": 0,
     "master": 0,
 }  # of a status
 

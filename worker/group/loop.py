@@ -60,12 +60,14 @@ class RoundPlan:
 
     `make_reader(rank, shares, minibatch)` reads a member's slices. `device`: the model's.
     `on_begin(reader, reply, shares)`: the process group is there, and nothing was read yet.
+    `depth`: minibatches read ahead.
     """
 
     make_reader: Callable[[int, int, int], SliceReader]
     batch_rule: BatchRule
     device: torch.device
     on_begin: OnBegin = begin_alike
+    depth: Callable[[], int] = lambda: 2
 
 
 class GroupWorker(Generic[StepT]):
@@ -169,7 +171,7 @@ class GroupWorker(Generic[StepT]):
         shares = sum(peer.version == reply.peers[0].version for peer in reply.peers)
         minibatch, factor = self._plan.batch_rule(shares)
         reader = self._plan.make_reader(reply.rank, shares, minibatch)
-        stream = TaskStream(RoundLeases(self._master, reply.round), reader)
+        stream = TaskStream(RoundLeases(self._master, reply.round), reader, depth=self._plan.depth)
         round_ = self._round = Round(
             self._master, reply, group, stream, self._keeper.orders, self._draining
         )

@@ -30,6 +30,9 @@ REASONS = {
     "wire/handshake.py": {
         "sock.recv(1, socket.MSG_PEEK)": "the socket has a timeout: see the line above"
     },
+    "distill/server.py": {
+        "self._changed.wait_for(lambda: self._closed or self._queue.first)": "a thread's next work"
+    },
     "wire/listener.py": {"listener.accept()": "a thread's whole work: `close` ends it"},
     "worker/servers/loop.py": {
         "ahead.result()": "a pull, which ends within --server_wait_s",
@@ -50,7 +53,7 @@ REASONS = {
         "work.wait()": COLLECTIVE,
     },
     "worker/task_stream.py": {
-        "self._changed.wait_for(lambda: len(self._items) < self._depth or self._closed or "
+        "self._changed.wait_for(lambda: len(self._items) < self._depth() or self._closed or "
         "item.lease.void)": "the consumer's pace: the keeper sees it where it hangs",
         "self._changed.wait_for(lambda: self._hungry or self._closed or lease.void)": "the same",
         "self._changed.wait_for(lambda: self._closed or lease.void)": "the same",

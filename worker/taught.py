@@ -1,0 +1,125 @@
+"""What teachers answer, on its way into the loss: asked as the task is read, awaited in the step.
+
+Every strategy passes labels on as they are and moves them to its device last of all, so that is
+where the answer is awaited: whatever the student can compute before is computed meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..common import background, rpc
+from ..common.clock import Clock
+from ..common.errors import Unreachable
+from ..common.identity import job_identity
+from ..common.settings import JobSettings
+from ..distill.link import TeacherLink
+from ..distill.teachers import Question, Rules, Teachers
+from ..master.client import MasterClient
+from ..proto import master_pb2 as pb
+from . import pulse
+from .device import to_device
+
+_LOOK_S = 10.0  # how long the master may hold the question where the teachers are
+
+
+class Lesson:
+    """The labels of a minibatch, and what its teachers answer."""
+
+    def __init__(self, labels: Any, question: Question, teachers: Teachers) -> None:
+        self.labels = labels
+        self.teacher: Any = None
+        self._question: Question | None = question
+        self._teachers = teachers
+
+    def to(self, device: torch.device) -> Lesson:
+        """Wait for the answer, and move it and the labels to the device. Raises Untaught."""
+        if self._question is not None:
+            self.teacher = self._teachers.answer(self._question, self._question.rows)
+            self._question = None
+        moved = Lesson.__new__(Lesson)
+        moved.labels, moved._question = to_device(self.labels, device), None
+        moved.teacher = to_device(self.teacher, device)
+        return moved
+
+
+class School:
+    """The teachers of a worker: who they are, as the master tells, and what they are asked."""
+
+    def __init__(self, master: MasterClient, settings: JobSettings, clock: Clock) -> None:
+        identity = job_identity(rpc.job_token())
+        count = max(1, settings.num_teachers, len(fixed := fixed_teachers(settings)))
+        rules = Rules(
+            wait_s=settings.teacher_wait_s,
+            without=settings.without_teachers,
+            timeout_s=settings.teacher_timeout_s,
+            window=2 * count + 2,
+        )
+        self.teachers = Teachers(
+            lambda address: TeacherLink(address, identity),
+            rules,
+            clock=clock,
+            on_wait=pulse.excuse,
+            on_note=self._note,
+        )
+        self._master, self._clock, self._fixed = master, clock, fixed
+        self._closed = False
+        self._looked, self._waited_s = clock.now(), 0.0
+        if settings.num_teachers:
+            background.begin("find-teachers", self._find)
+        else:
+            self.teachers.update(fixed)
+
+    def ask(self, features: Any, labels: Any) -> Lesson:
+        """Ask about a minibatch, and return its labels with what will be taught."""
+        return Lesson(labels, self.teachers.ask(features), self.teachers)
+
+    def scalars(self) -> dict[str, float]:
+        """Return what the heartbeat tells: records, and the share of time waited since the last."""
+        now, waited_s = self._clock.now(), self.teachers.waited_s
+        passed = max(now - self._looked, 1e-6)
+        share = min(1.0, (waited_s - self._waited_s) / passed)
+        self._looked, self._waited_s = now, waited_s
+        return {
+            "taught": float(self.teachers.taught),
+            "untaught": float(self.teachers.untaught),
+            "teacher_wait_share": share,
+        }
+
+    def close(self) -> None:
+        self._closed = True
+        self.teachers.close()
+
+    def _find(self) -> None:
+        """Follow the master's list of teachers."""
+        known = 0
+        while not self._closed:
+            try:
+                reply = self._master.get_teachers(known, _LOOK_S)
+            except Unreachable:
+                return  # the heartbeat meets the same silence, and ends the worker
+            if reply.version != known:
+                known = reply.version
+                self.teachers.update([*reply.addresses, *self._fixed])
+
+    def _note(self, text: str) -> None:
+        self._master.heartbeat_with(pb.HeartbeatRequest(notes=[text]))
+
+
+def fixed_teachers(settings: JobSettings) -> list[str]:
+    """Return the addresses that the user gave."""
+    return [each.strip() for each in settings.teachers.split(",") if each.strip()]
+
+
+def taught_loss(loss: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the loss of outputs and a lesson, by one of outputs, labels and the answer."""
+
+    def of_lesson(outputs: Any, lesson: Any) -> Any:
+        if isinstance(lesson, Lesson):
+            return loss(outputs, lesson.labels, lesson.teacher)
+        return loss(outputs, lesson, None)
+
+    return of_lesson
