@@ -172,18 +172,13 @@ class JobSettings(Stored):
 
     # -- Teachers
     num_teachers: int = knob(
-        0,
-        "Teachers of the job's own, each a process of the definition's teacher().",
-        "Teachers",
-        minimum=0,
-        of=("train",),
+        0, "Teachers: processes of the definition's teacher().", "Teachers", of=("train",)
     )
     teachers: str = knob(
         "", "Teachers that somebody else runs: HOST:PORT,HOST:PORT.", "Teachers", of=("train",)
     )
     teacher_params: dict[str, Any] = field(
-        default_factory=dict,
-        metadata=about("Arguments of teacher(): k=v,k2=v2.", "Teachers"),
+        default_factory=dict, metadata=about("Arguments of teacher(): k=v,k2=v2.", "Teachers")
     )
     without_teachers: str = knob(
         "wait",
@@ -198,10 +193,7 @@ class JobSettings(Stored):
         120.0, "How long a worker waits for an answer.", "Teachers", of=("train",)
     )
     teacher_timeout_s: float = knob(
-        30.0,
-        "How long one teacher has for an answer; then another is asked.",
-        "Teachers",
-        of=("train",),
+        30.0, "How long one teacher has; then another is asked.", "Teachers", of=("train",)
     )
     teacher_batch_size: int = knob(
         0,

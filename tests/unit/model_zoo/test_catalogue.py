@@ -16,6 +16,7 @@ BUILT_IN = {
     "iris",
     "mnist_cnn",
     "resnet20",
+    "taught_lenet",
     "text_transformer",
 }
 PARTS = (

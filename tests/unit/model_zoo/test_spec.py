@@ -223,3 +223,48 @@ def test_callback_with_other_arguments_is_told(load):
 
 def test_part_that_is_no_function_is_told(load):
     assert "loss is a int, no function" in told(load, loss="loss = 3\n")
+
+
+TEACHER = "def teacher(width=4):\n    from torch import nn\n    return nn.Linear(1, width)\n"
+TAUGHT = "def loss(outputs, labels, teacher):\n    return (outputs - teacher).mean()\n"
+
+
+def test_a_teacher_is_made_with_its_arguments_and_answers_its_outputs(write):
+    import torch
+
+    path = write(source(loss=TAUGHT, teacher=TEACHER))
+    definition = load_definition(path, teacher_params={"width": 3})
+    made = definition.teacher()
+
+    assert made.out_features == 3
+    assert not made.training
+    assert definition.takes_teacher
+    assert torch.equal(made(torch.ones(2, 1)), definition.teach(made, torch.ones(2, 1)))
+
+
+def test_teach_goes_before_the_outputs(load):
+    definition = load(
+        loss=TAUGHT, teacher=TEACHER, teach="def teach(model, features):\n    return features\n"
+    )
+    assert definition.teach(definition.teacher(), 7) == 7
+
+
+def test_a_loss_beside_a_teacher_takes_its_answers(load):
+    message = told(load, teacher=TEACHER)
+
+    assert "loss has the arguments" in message
+    assert "(outputs, labels, teacher)" in message
+
+
+def test_a_loss_may_take_answers_of_others_teachers(load):
+    assert load(loss=TAUGHT).takes_teacher
+
+
+def test_a_loss_of_two_arguments_takes_no_answers(load):
+    assert not load().takes_teacher
+
+
+def test_a_teacher_that_is_no_module_is_told(load):
+    definition = load(loss=TAUGHT, teacher="def teacher():\n    return 3\n")
+
+    assert "teacher returned a int instead of a torch.nn.Module" in told(definition.teacher)

@@ -177,3 +177,28 @@ def test_predictions_that_would_go_nowhere_are_refused(settings, tmp_path):
     data = str(tmp_path / "data.csv")
     with pytest.raises(UsageError, match="would go nowhere: give --output"):
         describe(settings(command="predict", prediction_data=data), tmp_path)
+
+
+TEACHER = "def teacher():\n    return nn.Linear(2, 1)\n"
+TAUGHT = ("def loss(outputs, labels):", "def loss(outputs, labels, teacher):")
+WITH_TEACHER = ("def optimizer():", f"{TEACHER}def optimizer():")
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "said"),
+    [
+        ([TAUGHT], {"num_teachers": 1}, "--num_teachers 1, but the definition lacks teacher"),
+        ([], {"teachers": "h:1"}, "loss takes no teacher's answers"),
+        ([TAUGHT, WITH_TEACHER], {}, "has a teacher, and the job has none: give --num_teachers N"),
+    ],
+)
+def test_teachers_and_definition_must_fit_each_other(settings, tmp_path, changes, more, said):
+    with pytest.raises(DefinitionError, match=said):
+        describe(settings(*changes, **more), tmp_path)
+
+
+@pytest.mark.parametrize("more", [{"num_teachers": 1}, {"without_teachers": "hard_labels"}])
+def test_a_job_with_teachers_or_meant_without_is_sound(settings, tmp_path, more):
+    describe(settings(TAUGHT, WITH_TEACHER, **more), tmp_path)
+
+    assert (tmp_path / "describe.json").exists()
