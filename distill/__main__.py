@@ -33,7 +33,7 @@ from ..master.client import MasterClient
 from ..model_zoo.spec import load_definition
 from ..proto import master_pb2 as pb
 from .server import Teacher
-from .teaching import Teaching
+from .teaching import Teaching, choose_device
 
 log = logging.getLogger("edl.distill")
 
@@ -151,15 +151,10 @@ def _load(settings: JobSettings) -> tuple[Teaching, dict[str, str]]:
     cores = (os.cpu_count() or 1) // max(1, settings.num_teachers)
     torch.set_num_threads(settings.worker_threads or max(1, cores))
     torch.manual_seed(settings.seed)
-    teaching = Teaching(definition, _device(settings), replies=settings.teacher_replies)
+    teaching = Teaching(
+        definition, choose_device(settings.device), replies=settings.teacher_replies
+    )
     return teaching, {"fingerprint": teaching.fingerprint, "definition": definition.name}
-
-
-def _device(settings: JobSettings) -> torch.device:
-    """Return the device of --device, as far as this machine has it."""
-    if settings.device == "cpu" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda")
 
 
 if __name__ == "__main__":

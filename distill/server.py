@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.clock import Clock, MonotonicClock
-from ..common.errors import EdlError, PeerError, Unreachable
+from ..common.errors import EdlError, PeerError, Unreachable, UsageError
 from ..common.identity import Identity
 from ..wire.listener import Listener
 from ..wire.regions import map_region
@@ -44,10 +44,14 @@ class Teacher:
         *,
         identity: Identity,
         host: str = "127.0.0.1",
+        port: int = 0,
         max_queued: int = 1 << 14,
         clock: Clock | None = None,
     ) -> None:
-        """Listen, and tell all who ask that there is no room yet. `max_queued`: rows."""
+        """Listen, and tell all who ask that there is no room yet.
+
+        `port` 0: any. `max_queued`: rows. Raises UsageError where the port is not to be had.
+        """
         self._teach: Teach | None = None
         self._about: dict[str, Any] = {}
         self._clock = clock or MonotonicClock()
@@ -58,9 +62,17 @@ class Teacher:
         self.rows = 0  # computed in all
         self.busy_s = 0.0  # computing
         self._peers = set[Stream]()
-        self._listener = Listener(
-            self._serve, name="teacher", identity=identity, host=host, stall_s=STALL_S
-        )
+        try:
+            self._listener = Listener(
+                self._serve,
+                name="teacher",
+                identity=identity,
+                host=host,
+                stall_s=STALL_S,
+                port=port,
+            )
+        except OSError as error:
+            raise UsageError(f"port {port} of {host} is not to be had: {error}") from error
         self.listening = self._listener.listening
         self._listener.start()
 

@@ -110,6 +110,7 @@ class Teachers:
         self._closed = False
         self._had_one = False  # a teacher, ever
         self._out: set[str] = set()
+        self._last = ""  # error of one that did not answer
         self.waited_s = 0.0  # by the student, for answers
         self.untaught = 0  # records that went on without
         self.taught = 0  # records
@@ -196,9 +197,10 @@ class Teachers:
     def _why(self) -> str:
         """Return why there is no answer, and what to do."""
         if self._balance.there:
+            last = f" The last that was tried: {self._last}." if self._last else ""
             return (
                 f"no teacher has answered for {self._rules.wait_s:g} s (--teacher_wait_s): see "
-                "their logs, or start more of them (--num_teachers)"
+                f"their logs, or start more of them (--num_teachers).{last}"
             )
         out = f", and {len(self._out)} answered wrongly (see the log)" if self._out else ""
         return (
@@ -238,26 +240,30 @@ class Teachers:
         """Wait for something to ask, and for somebody to ask; None: this is closed."""
         with self._changed:
             while not self._closed:
-                now = self._clock.now()
-                wake = [each for each in (self._balance.next_free(),) if each is not None]
-                question = self._first_waiting()
-                if question is not None:
-                    name = self._balance.choose(now, question.rows, question.asked)
-                    if name is not None:
-                        self._waiting.popleft()
-                        return self._sent(question, name, now)
-                elif (late_s := self._balance.late_after()) is not None:
-                    for each in list(self._under_way):
-                        if len(each.asked) != 1 or each.is_over:
-                            continue
-                        (since,) = each.asked.values()
-                        name = self._balance.choose(now, each.rows, each.asked)
-                        if name is not None and since + late_s <= now:
-                            return self._sent(each, name, now)
-                        wake.append(since + late_s)
-                future = [each - now for each in wake if each > now]
-                self._changed.wait(min(future, default=None))
+                chosen, left_s = self._choice(self._clock.now())
+                if chosen is not None:
+                    return chosen
+                self._changed.wait(left_s)
         return None
+
+    def _choice(self, now: float) -> tuple[tuple[Question, str] | None, float | None]:
+        """Return what to ask whom now, and else in how many seconds there may be something."""
+        question = self._first_waiting()
+        late_s = self._balance.late_after()
+        wake = [each for each in (self._balance.next_free(),) if each is not None]
+        if question is not None:
+            name = self._balance.choose(now, question.rows, question.asked)
+            if name is not None:
+                self._waiting.popleft()
+                return self._sent(question, name, now), None
+        elif late_s is not None:
+            for each in [q for q in self._under_way if len(q.asked) == 1 and not q.is_over]:
+                (since,) = each.asked.values()
+                name = self._balance.choose(now, each.rows, each.asked)
+                if name is not None and since + late_s <= now:
+                    return self._sent(each, name, now), None
+                wake.append(since + late_s)
+        return None, min((each - now for each in wake if each > now), default=None)
 
     def _first_waiting(self) -> Question | None:
         while self._waiting:
@@ -308,6 +314,7 @@ class Teachers:
         else:
             self._balance.missed(name, question.rows, now)
             if not isinstance(error, Busy):
+                self._last = f"{name}: {error}"
                 log.info("teacher=%s -> no answer error=%r", name, str(error))
         if not question.is_over and not question.asked:
             self._under_way.discard(question)

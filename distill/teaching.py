@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..common.errors import UsageError
 from ..model_zoo.spec import Definition
 from . import tree
 from .frames import Part
@@ -68,3 +69,11 @@ def _moved(values: Any, device: torch.device) -> Any:
     if isinstance(values, list | tuple):
         return type(values)(_moved(each, device) for each in values)
     return values.to(device)
+
+
+def choose_device(wanted: str) -> torch.device:
+    """Return the device of --device. Raises UsageError for cuda where there is none."""
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise UsageError("--device cuda, but torch sees no CUDA device here: use --device auto")
+    return torch.device("cuda" if there and wanted != "cpu" else "cpu")

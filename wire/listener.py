@@ -52,11 +52,12 @@ class Listener:
         host: str,
         stall_s: float,
         number: int = -1,
+        port: int = 0,
     ) -> None:
         """Listen, under an address that has `name` in it.
 
         `serve` owns the stream, which it closes; what it raises of peers that are gone is told in
-        the log. `number`: of the server, for peers that want this one alone.
+        the log. `number`: of the server, for peers that want this one alone. `port` 0: any.
 
         Raises EdlError where `host` is not on loopback and `identity` has no certificate.
         """
@@ -69,7 +70,7 @@ class Listener:
         self._lock = threading.Lock()
         self._strangers = listen.Strangers(MOST_STRANGERS, STRANGERS_S)
         self._closed = threading.Event()
-        tcp = socket.create_server((host, 0), family=listen.family(host), backlog=BACKLOG)
+        tcp = socket.create_server((host, port), family=listen.family(host), backlog=BACKLOG)
         unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         path = f"edl-{name}-{os.getpid()}-{secrets.token_hex(8)}"
         unix.bind(f"\0{path}")

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 
-from ..common import background, rpc
+from ..common import background
 from ..common.clock import Clock
 from ..common.errors import Unreachable
 from ..common.identity import job_identity
+from ..common.rpc import job_token
 from ..common.settings import JobSettings
+from ..distill.alone import teachers_identity
 from ..distill.link import TeacherLink
 from ..distill.teachers import Question, Rules, Teachers
 from ..master.client import MasterClient
@@ -50,8 +52,9 @@ class School:
     """The teachers of a worker: who they are, as the master tells, and what they are asked."""
 
     def __init__(self, master: MasterClient, settings: JobSettings, clock: Clock) -> None:
-        identity = job_identity(rpc.job_token())
-        count = max(1, settings.num_teachers, len(fixed := fixed_teachers(settings)))
+        own, others = job_identity(job_token()), teachers_identity()
+        fixed = fixed_teachers(settings)
+        count = max(1, settings.num_teachers + len(fixed))
         rules = Rules(
             wait_s=settings.teacher_wait_s,
             without=settings.without_teachers,
@@ -59,7 +62,7 @@ class School:
             window=2 * count + 2,
         )
         self.teachers = Teachers(
-            lambda address: TeacherLink(address, identity),
+            lambda address: TeacherLink(address, others if address in fixed else own),
             rules,
             clock=clock,
             on_wait=pulse.excuse,

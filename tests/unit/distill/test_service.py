@@ -307,6 +307,14 @@ def test_wait_ends_in_time(place):
         ask(place.student(rules=Rules(0.05)), torch.arange(4))
 
 
+def test_why_nobody_answers_is_told(place):
+    student = place.student(rules=Rules(0.3))
+    student.update([address(place.teacher(identity=Identity("another token")))])
+
+    with pytest.raises(Untaught, match="no teacher has answered for 0.3 s.*job's token"):
+        ask(student, torch.arange(4))
+
+
 def test_a_teacher_that_comes_answers_what_was_asked_before(place):
     student = place.student()
     question = student.ask(torch.arange(4))

@@ -1,0 +1,177 @@
+"""A reader for scripts of one's own: batches as they come, with what teachers say of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..common.errors import UsageError
+from .alone import teachers_identity
+from .link import TeacherLink
+from .teachers import Question, Rules, Teachers
+
+Source = Callable[[], Iterable[Any]]
+
+
+class DistillReader:
+    """Batches in their order, each with the teachers' answers behind its own fields.
+
+        reader = DistillReader(["image", "label"], ["logits"])
+        reader.set_fixed_teacher("10.0.0.5:7000,10.0.0.6:7000")
+        for image, label, logits in reader.wrap(loader): ...
+
+    `ins` names the fields of what comes, and `feeds` those that teachers are asked about: by
+    default the first one. `predicts` names the answers, in order; of a lone tensor the name is
+    free. The rules are those of a job (docs/distillation.md). One iteration at a time.
+    """
+
+    def __init__(
+        self,
+        ins: Sequence[str],
+        predicts: Sequence[str] = ("logits",),
+        *,
+        feeds: Sequence[str] | None = None,
+        rules: Rules | None = None,
+    ) -> None:
+        """Ask nobody yet. Raises UsageError for a feed that is no field."""
+        self._ins, self._predicts = list(ins), list(predicts)
+        self._feeds = list(ins[:1] if feeds is None else feeds)
+        if unknown := [each for each in self._feeds if each not in self._ins]:
+            raise UsageError(f"DistillReader: feeds has {unknown[0]!r}, and ins {self._ins}")
+        self._rules = rules or Rules()
+        self._batch_size = 1
+        self._addresses: list[str] = []
+        self._source: tuple[str, Source] | None = None
+
+    # -- what Paddle EDL's readers have
+
+    def set_teacher_batch_size(self, size: int) -> None:
+        """Ask about so many samples at once, where they come one by one."""
+        if size < 1:
+            raise UsageError(f"DistillReader: a teacher batch size of {size}: give 1 or more")
+        self._batch_size = size
+
+    def set_fixed_teacher(self, teachers: str | Sequence[str]) -> None:
+        """Ask these teachers: HOST:PORT, several with commas between or as a list."""
+        given = teachers.split(",") if isinstance(teachers, str) else teachers
+        self._addresses = [each.strip() for each in given if each.strip()]
+
+    def set_sample_generator(self, source: Source) -> None:
+        """Read samples (tuples of fields) from what `source()` yields; they come out one by one."""
+        self._source = "sample", source
+
+    def set_sample_list_generator(self, source: Source) -> None:
+        """Read lists of samples; they come out as lists of the same length."""
+        self._source = "list", source
+
+    def set_batch_generator(self, source: Source) -> None:
+        """Read batches: tuples of arrays with a row for each sample."""
+        self._source = "batch", source
+
+    def __call__(self) -> Iterator[Any]:
+        """Yield what the generator yields, with the answers. Raises UsageError, Untaught."""
+        if self._source is None:
+            raise UsageError("DistillReader: nothing to read: call one of its set_..._generator")
+        kind, source = self._source
+        if kind == "batch":
+            yield from self._taught(source(), lambda batch: batch, _with_arrays)
+        elif kind == "list":
+            yield from self._taught(source(), _columns, _with_rows)
+        else:
+            lists = _lists(source(), self._batch_size)
+            for rows in self._taught(lists, _columns, _with_rows):
+                yield from rows
+
+    # -- any loader
+
+    def wrap(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of a DataLoader, or any iterable of tuples of tensors, with answers."""
+        yield from self._taught(loader, lambda batch: batch, _with_arrays)
+
+    def _taught(
+        self,
+        batches: Iterable[Any],
+        fields_of: Callable[[Any], Sequence[Any]],
+        put: Callable[[Any, list[Tensor]], Any],
+    ) -> Iterator[Any]:
+        if not self._addresses:
+            raise UsageError("DistillReader: no teachers: call set_fixed_teacher")
+        identity = teachers_identity()
+        teachers = Teachers(lambda where: TeacherLink(where, identity), self._rules)
+        teachers.update(self._addresses)
+        asked: deque[tuple[Any, Question]] = deque()
+        try:
+            for batch in batches:
+                asked.append((batch, self._ask(teachers, fields_of(batch))))
+                if len(asked) > teachers.ahead:
+                    yield self._answered(teachers, *asked.popleft(), put)
+            while asked:
+                yield self._answered(teachers, *asked.popleft(), put)
+        finally:
+            teachers.close()
+
+    def _ask(self, teachers: Teachers, fields: Sequence[Any]) -> Question:
+        if len(fields) != len(self._ins):
+            raise UsageError(
+                f"DistillReader: a batch has {len(fields)} fields, and ins {len(self._ins)}: "
+                f"{', '.join(self._ins)}"
+            )
+        fed = [fields[self._ins.index(name)] for name in self._feeds]
+        return teachers.ask(fed[0] if len(fed) == 1 else dict(zip(self._feeds, fed, strict=True)))
+
+    def _answered(
+        self,
+        teachers: Teachers,
+        batch: Any,
+        question: Question,
+        put: Callable[[Any, list[Tensor]], Any],
+    ) -> Any:
+        answer = teachers.answer(question, question.rows)
+        if answer is None:
+            return put(batch, [None] * len(self._predicts))  # type: ignore[list-item]
+        if isinstance(answer, Tensor):
+            answer = {self._predicts[0]: answer} if len(self._predicts) == 1 else {"": answer}
+        if not isinstance(answer, dict) or set(self._predicts) - set(answer):
+            told = ", ".join(answer) if isinstance(answer, dict) else f"{len(answer)} unnamed"
+            raise UsageError(
+                f"DistillReader: the teachers answer {told or 'one tensor'}, and predicts asks for "
+                f"{', '.join(self._predicts)}"
+            )
+        return put(batch, [answer[name] for name in self._predicts])
+
+
+def _with_arrays(batch: Any, answers: list[Tensor]) -> tuple[Any, ...]:
+    """Return a batch's fields and the answers; arrays where the fields are such."""
+    if any(isinstance(field, np.ndarray) for field in batch):
+        return (*batch, *(None if a is None else a.numpy() for a in answers))
+    return (*batch, *answers)
+
+
+def _with_rows(samples: Sequence[Any], answers: list[Tensor]) -> list[tuple[Any, ...]]:
+    """Return samples with their rows of the answers."""
+    columns = [[None] * len(samples) if a is None else a.numpy() for a in answers]
+    return [(*sample, *(column[n] for column in columns)) for n, sample in enumerate(samples)]
+
+
+def _columns(samples: Sequence[Any]) -> list[Any]:
+    """Return the fields of samples, each stacked."""
+    return [
+        torch.stack(list(field)) if isinstance(field[0], Tensor) else np.stack(field)
+        for field in zip(*samples, strict=True)
+    ]
+
+
+def _lists(samples: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    rows: list[Any] = []
+    for sample in samples:
+        rows.append(sample)
+        if len(rows) == size:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
