@@ -13,8 +13,7 @@ from ..common.errors import UsageError
 from ..common.identity import Identity, job_identity
 from ..common.listen import is_loopback
 from ..common.rpc import job_token
-from .server import Teacher
-from .teaching import Teaching
+from .server import Teach, Teacher
 
 VARIABLE = "EDL_TEACHERS_IDENTITY"
 
@@ -36,7 +35,7 @@ def teachers_identity() -> Identity:
 
 
 def serve(
-    teaching: Teaching,
+    teach: Teach,
     about: dict[str, str],
     *,
     port: int,
@@ -44,7 +43,10 @@ def serve(
     max_queue_delay_s: float,
     say: Callable[[str], None],
 ) -> None:
-    """Teach until SIGTERM or SIGINT; `say` where, and how students prove that they may ask."""
+    """Teach until SIGTERM or SIGINT.
+
+    `say` is told where, and how students prove that they may ask.
+    """
     host = listen.own_host()
     mine = teachers_identity() if os.environ.get(VARIABLE) else None
     if mine is None:
@@ -57,7 +59,7 @@ def serve(
     teacher = Teacher(identity=mine, host=host, port=port)
     try:
         teacher.begin(
-            teaching, about, max_batch_size=max_batch_size, max_queue_delay_s=max_queue_delay_s
+            teach, about, max_batch_size=max_batch_size, max_queue_delay_s=max_queue_delay_s
         )
         say(f"teaching at {listen.joined(host, teacher.listening.tcp_port)}")
         over.wait()

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Answer = TypeVar("Answer")
+Asked = TypeVar("Asked", bound="Request[Any]")
 _GAIN = 1.05  # of rows a second, which makes a larger batch worth it
 _MOST_TRIED = 1 << 12
 
@@ -39,10 +40,10 @@ class Request(Generic[Answer]):
         return bool(self.error) or self.answered == self.rows
 
 
-Piece = tuple[Request[Answer], int, int]  # rows [start, stop) of a request
+Piece = tuple[Asked, int, int]  # rows [start, stop) of a request
 
 
-class Queue(Generic[Answer]):
+class Queue(Generic[Asked]):
     """Requests in the order in which they came."""
 
     def __init__(self, max_batch_size: int, max_queue_delay_s: float, max_queued: int) -> None:
@@ -51,9 +52,9 @@ class Queue(Generic[Answer]):
         self.max_queue_delay_s = max_queue_delay_s
         self.max_queued = max_queued
         self.queued = 0  # rows in no batch yet
-        self._waiting: deque[Request[Answer]] = deque()
+        self._waiting: deque[Asked] = deque()
 
-    def add(self, request: Request[Answer]) -> bool:
+    def add(self, request: Asked) -> bool:
         """Queue a request; False: there is no room."""
         if self.queued and self.queued + request.rows > self.max_queued:
             return False
@@ -62,11 +63,11 @@ class Queue(Generic[Answer]):
         return True
 
     @property
-    def first(self) -> Request[Answer] | None:
+    def first(self) -> Asked | None:
         """The oldest request that waits, if one does."""
         return self._waiting[0] if self._waiting else None
 
-    def drop(self, request: Request[Answer], why: str) -> None:
+    def drop(self, request: Asked, why: str) -> None:
         """Give up a request."""
         request.error = why
         if request in self._waiting:
@@ -81,7 +82,7 @@ class Queue(Generic[Answer]):
             return self._waiting[0].came
         return self._waiting[0].came + self.max_queue_delay_s
 
-    def take(self) -> list[Piece[Answer]]:
+    def take(self) -> list[Piece[Asked]]:
         """Take the next batch: pieces of requests of one kind, the oldest first."""
         if not self._waiting:
             return []
@@ -91,7 +92,7 @@ class Queue(Generic[Answer]):
             self.queued -= first.rows
             first.taken = first.rows
             return [(first, 0, first.rows)]
-        batch: list[Piece[Answer]] = []
+        batch: list[Piece[Asked]] = []
         left = self.max_batch_size
         for request in [each for each in self._waiting if each.kind == first.kind]:
             count = min(left, request.rows - request.taken)

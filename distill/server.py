@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,16 @@ log = logging.getLogger(__name__)
 
 STALL_S = 60.0  # a peer that does not move in the midst of a frame for so long is given up
 _LEAST_SEARCHED_NBYTES = 1 << 28  # of a batch that is tried at most, in and out
+_TOO_LATE = "nobody waits for this answer any more"
 _SMOOTH = 0.8  # of the rate so far, in the next one
 Teach = Callable[[Sequence[Part], int], list[Part]]
-Batch = list[Piece[Sequence[Part]]]
+
+
+@dataclass(eq=False)
+class _Asked(Request[Sequence[Part]]):
+    """A request that a connection waits for."""
+
+    over: threading.Event = field(default_factory=threading.Event)
 
 
 class Teacher:
@@ -56,12 +64,13 @@ class Teacher:
         self._about: dict[str, Any] = {}
         self._clock = clock or MonotonicClock()
         self._changed = threading.Condition()
-        self._queue = Queue[Sequence[Part]](0, 0.0, max_queued)
+        self._queue = Queue[_Asked](0, 0.0, max_queued)
         self._closed = self._busy = False
         self.rate = 0.0  # rows a second, while it computes
         self.rows = 0  # computed in all
         self.busy_s = 0.0  # computing
         self._peers = set[Stream]()
+        self._asked = set[_Asked]()  # that connections wait for
         try:
             self._listener = Listener(
                 self._serve,
@@ -118,6 +127,9 @@ class Teacher:
             self._closed = True
             for stream in self._peers:
                 stream.abort()
+            for request in self._asked:
+                self._queue.drop(request, _TOO_LATE)
+                request.over.set()
             self._changed.notify_all()
 
     # -- connections
@@ -144,22 +156,24 @@ class Teacher:
     def _answered(self, head: Head, parts: Sequence[Part]) -> tuple[Head, list[Part]]:
         """Queue a request, wait until it is computed, and return the reply's head and arrays.
 
-        Raises EdlError where the model refuses it, or nobody waits any more.
+        Raises EdlError where the model refuses it, Unreachable where nobody waits any more.
         """
         kind = None if head.flags & frames.WHOLE else tree.kind_of(parts)
         now = self._clock.now()
-        request = Request[Sequence[Part]](head.rows, kind, now, parts)
+        request = _Asked(head.rows, kind, now, parts)
         until = now + head.limit_ms / 1e3
         with self._changed:
             if self._closed or self._teach is None or not self._queue.add(request):
                 return self._head(frames.BUSY, head.rows), []
-            self._changed.notify_all()
-            while not request.is_over:
-                left_s = until - self._clock.now()
-                if self._closed or left_s <= 0:
-                    self._queue.drop(request, "nobody waits for this answer any more")
-                else:
-                    self._changed.wait(left_s)
+            self._asked.add(request)
+            self._changed.notify()
+        if not request.over.wait(until - self._clock.now()):
+            with self._changed:
+                self._queue.drop(request, _TOO_LATE)
+        with self._changed:
+            self._asked.discard(request)
+            if self._closed or not request.is_over or request.error == _TOO_LATE:
+                raise Unreachable(_TOO_LATE)
             if request.error:
                 raise EdlError(request.error)
             answer = tree.joined([request.pieces[start] for start in sorted(request.pieces)])
@@ -197,9 +211,12 @@ class Teacher:
                     request.answered += stop - start
                     place = end
                 self._busy = False
-                self._changed.notify_all()
+                for request, _, _ in batch:
+                    if request.is_over:
+                        request.over.set()
+                self._changed.notify_all()  # for `drain`
 
-    def _next_batch(self) -> Batch | None:
+    def _next_batch(self) -> list[Piece[_Asked]] | None:
         """Wait for a batch; None: this is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._queue.first)
@@ -218,7 +235,7 @@ class Teacher:
                 self._changed.wait(left_s)
         return None
 
-    def _run(self, batch: Batch, rows: int) -> list[Part]:
+    def _run(self, batch: list[Piece[_Asked]], rows: int) -> list[Part]:
         asked = [
             request.asked if request.kind is None else tree.cut(request.asked, start, stop)
             for request, start, stop in batch
@@ -235,7 +252,7 @@ class Teacher:
                     )
         return answers
 
-    def _searched(self, request: Request[Sequence[Part]]) -> int:
+    def _searched(self, request: _Asked) -> int:
         """Return the batch size at which most rows a second are computed, of rows like these."""
         parts, rows = request.asked, request.rows
         if request.kind is None:
@@ -327,6 +344,8 @@ class _Session:
         try:
             reply, parts = self._answered(head, frames.values_in(arrays, body))
             descriptors, nbytes = frames.describe(parts)
+        except PeerError:
+            raise
         except (EdlError, ValueError) as error:
             self._say(frames.ERROR, str(error))
             return

@@ -103,7 +103,9 @@ class Teachers:
         self._on_wait, self._on_note = on_wait, on_note
         self._balance = Balance(rng or Random())
         self._links: dict[str, Link] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # for those who carry
+        self._over = threading.Condition(self._lock)  # for whoever waits for an answer
         self._waiting: deque[weakref.ref[Question]] = deque()
         self._under_way: weakref.WeakSet[Question] = weakref.WeakSet()
         self._largest_nbytes = 1
@@ -121,19 +123,20 @@ class Teachers:
 
     def update(self, addresses: Sequence[str]) -> None:
         """Ask these teachers from now on, and no others."""
-        with self._changed:
+        with self._lock:
             names = [each for each in addresses if each not in self._out]
             self._balance.update(names)
             self._had_one = self._had_one or bool(names)
             gone = [self._links.pop(name) for name in [*self._links] if name not in names]
-            self._changed.notify_all()
+            self._work.notify_all()
+            self._over.notify_all()
         for link in gone:
             link.close()
 
     @property
     def there(self) -> list[str]:
         """The teachers that may be asked."""
-        with self._changed:
+        with self._lock:
             return self._balance.there
 
     @property
@@ -144,11 +147,12 @@ class Teachers:
 
     def close(self) -> None:
         """Ask nothing more; whoever waits is told."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             links = list(self._links.values())
             self._links.clear()
-            self._changed.notify_all()
+            self._work.notify_all()
+            self._over.notify_all()
         for link in links:
             link.close()
 
@@ -162,10 +166,10 @@ class Teachers:
         parts = tree.parts_of(features, "feed's features")
         rows = tree.rows_of(parts)
         question = Question(parts, 1 if rows is None else rows, rows is None)
-        with self._changed:
+        with self._lock:
             self._largest_nbytes = max(self._largest_nbytes, question.nbytes)
             self._waiting.append(weakref.ref(question))
-            self._changed.notify_all()
+            self._work.notify()
         return question
 
     def answer(self, question: Question, records: int) -> Any:
@@ -174,7 +178,7 @@ class Teachers:
         Raises Untaught.
         """
         began = self._clock.now()
-        with self._changed:
+        with self._lock:
             while not question.is_over:
                 now = self._clock.now()
                 left_s = began + self._rules.wait_s - now
@@ -183,7 +187,7 @@ class Teachers:
                     raise Untaught("the teachers were given up")
                 if left_s <= 0 or (is_away and self._rules.without != "wait"):
                     break
-                self._changed.wait(min(left_s, _LOOK_S))
+                self._over.wait(min(left_s, _LOOK_S))
                 self._on_wait()
             self.waited_s += self._clock.now() - began
             if question.answer is not None:
@@ -224,13 +228,12 @@ class Teachers:
                 error = failure
             except OSError as failure:
                 error = Unreachable(f"the teacher at {name}: {failure}")
-            with self._changed:
+            with self._lock:
                 self._ended(question, name, began, reply, error)
-                self._changed.notify_all()
             del question, chosen  # nobody may wait for it any more
 
     def _link(self, name: str) -> Link:
-        with self._changed:
+        with self._lock:
             link = self._links.get(name)
             if link is None:
                 link = self._links[name] = self._connect(name)
@@ -238,12 +241,12 @@ class Teachers:
 
     def _next(self) -> tuple[Question, str] | None:
         """Wait for something to ask, and for somebody to ask; None: this is closed."""
-        with self._changed:
+        with self._work:
             while not self._closed:
                 chosen, left_s = self._choice(self._clock.now())
                 if chosen is not None:
                     return chosen
-                self._changed.wait(left_s)
+                self._work.wait(left_s)
         return None
 
     def _choice(self, now: float) -> tuple[tuple[Question, str] | None, float | None]:
@@ -299,6 +302,7 @@ class Teachers:
                 )
                 question.answer = question.answer or reply.parts
                 self._under_way.discard(question)
+                self._over.notify_all()
                 return
         elif isinstance(error, Refused):
             wrong = str(error)
@@ -316,9 +320,11 @@ class Teachers:
             if not isinstance(error, Busy):
                 self._last = f"{name}: {error}"
                 log.info("teacher=%s -> no answer error=%r", name, str(error))
+        self._over.notify_all()  # there may be no answer, or nobody to give one
         if not question.is_over and not question.asked:
             self._under_way.discard(question)
             self._waiting.appendleft(weakref.ref(question))
+            self._work.notify()
 
 
 def _fault(parts: Sequence[Part], question: Question) -> str:
