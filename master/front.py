@@ -259,6 +259,9 @@ class Front:
             process = self._processes.find(WORKER, replica.index)
             if self._losses.hangs(request, process, lessee):
                 self._processes.stop(WORKER, replica.index, 0)
+            elif request.HasField("trying") and lessee != replica.incarnation:
+                stuck_s = request.stuck.seconds
+                self._group.workers.members().stalls(replica.incarnation, request.trying, stuck_s)
         elif request.HasField("trying"):
             self._losses.begins(request.trying, replica.incarnation, lessee)
         told = ((each.task, each.attempt, each.position) for each in request.progress)

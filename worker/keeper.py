@@ -71,7 +71,7 @@ class _Keeper:
         self._client: MasterClient | None = None
         self._incarnation = ""
         self._fenced = False
-        self._remarked: set[int] = set()  # kinds of which the user was told
+        self._remarked: dict[int, tuple[float, float]] = {}  # by kind: since when, seconds
         self._stopped = 0.0  # when it was last seen so
         self._stacks = 0.0  # since when the thread had been there whose stack was written last
 
@@ -102,9 +102,11 @@ class _Keeper:
     def _stuck(self, place: pulse.Place, seconds: float, hang_s: float) -> pb.Stuck | None:
         over = 0 < hang_s <= seconds
         remarkable = min(_REMARKABLE_S, hang_s / 2 or _REMARKABLE_S)
-        if not over and (seconds < remarkable or place.kind in self._remarked):
+        since, before_s = self._remarked.get(place.kind, (0.0, 0.0))
+        # What is only slow each time is told of ever more seldom.
+        if not over and (seconds < max(remarkable, 2 * before_s) or since == place.since):
             return None
-        self._remarked.add(place.kind)
+        self._remarked[place.kind] = place.since, seconds
         if not over or self._stacks != place.since:
             self._write_stack(place, seconds)
         if over:

@@ -18,6 +18,7 @@ from ..membership import WORKER
 from .orders import Orders, written
 from .pauses import Pauses
 from .rounds import Farewell, Peer, Rounds
+from .stalls import Stalls
 from .standing import Standing
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Meeting:
         self._standing = standing
         self._sharded = sharded
         self._pauses = Pauses()
+        self._stalls = Stalls()
         self._keys: dict[str, bytes] = {}
         self._last = ""  # the incarnation that was asked to leave its state
         self._gave_up: list[int] = []  # workers that did not come back: the master ends them
@@ -238,6 +240,19 @@ class Meeting:
     def failed(self) -> None:
         """Break the round: a member cannot finish the step under way."""
         self._rounds.break_(self._core.clock.now())
+
+    def stalls(self, incarnation: str, trying: pb.Trying, seconds: float) -> None:
+        """Note that a member has been in a step for so long; break the round where all have."""
+        rounds, step = self._rounds, (trying.task, trying.start, trying.end)
+        if not rounds.is_running(incarnation):
+            return
+        members = [member.incarnation for member in rounds.members]
+        if len(members) > 1 and self._stalls.told(rounds.number, members, incarnation, step):
+            self._core.tell(
+                f"round {rounds.number}: all {len(members)} workers wait in the same step for "
+                f"{seconds:.0f} s: it begins anew"
+            )
+            rounds.break_(self._core.clock.now())
 
     @property
     def folder(self) -> Path:

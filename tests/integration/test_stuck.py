@@ -2,7 +2,9 @@
 
 import time
 
+import numpy as np
 from tools.jobs import NO_RESTARTS, Job, write_records
+from tools.servers import dense
 from tools.stage import counts, each
 
 RECORDS, MINIBATCH = 128, 16
@@ -84,3 +86,24 @@ def test_a_minibatch_that_needs_too_much_memory_is_named(tmp_path):
     assert "128. GiB" in found["error"]
     told(job, "worker 0 failed at positions 0-16 of task 2")
     assert each(set(range(RECORDS)) - SPAN) == counts(job)
+
+
+def test_a_round_whose_members_all_wait_for_each_other_begins_anew(tmp_path):
+    """Broken once: Meeting.stalls does nothing: the workers are killed, one after the other."""
+    (tmp_path / "marks").mkdir()
+    job = stuck(
+        tmp_path,
+        "",
+        model_def="stalled",
+        model_params={"records": RECORDS},
+        strategy="allreduce",
+        num_workers=2,
+        hang_s=8.0,
+        envs={"MARKS": str(tmp_path / "marks"), "MINIBATCH": str(MINIBATCH)},
+    )
+    with job:
+        assert 0 == job.wait(), job.logs()
+
+    assert NO_RESTARTS == job.result()["restarts"]
+    assert told(job, "all 2 workers wait in the same step")
+    np.testing.assert_allclose(dense(job.checkpoint(), "counts"), 1, rtol=1e-5)

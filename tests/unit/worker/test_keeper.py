@@ -79,6 +79,22 @@ def test_a_thread_that_stays_in_user_code_is_remarked_on_once_and_over_the_limit
     assert 2 == kept.stacks
 
 
+def test_a_place_is_remarked_on_once_and_later_ones_where_they_last_twice_as_long(kept, line):
+    def stay(*seconds):
+        with pulse.section(pulse.STEP, 7, 2, 16, 32):
+            since = pulse.read().longest.since
+            for each in seconds:
+                pulse.beat()
+                kept.look(since + each)
+
+    stay(51.0, 60.0)
+    stay(52.0, 90.0)  # the limit is 100 s: what is over is told of each time
+    stay(51.0)
+
+    told = [round(r.stuck.seconds) for r in line.heard if r.HasField("stuck")]
+    assert [51] == told
+
+
 def test_who_waits_for_a_server_that_is_known_to_be_late_does_not_hang(kept, line):
     with pulse.section(pulse.EVALUATE, 7, 2, 16, 32):
         before = pulse.read().longest.since
