@@ -1,7 +1,7 @@
 """`python -m edl.distill --index I --incarnation X --master HOST:PORT`: one teacher of a job.
 
-The job's token comes in EDL_TOKEN, its certificate in EDL_IDENTITY. Exit codes: 0 drained, or the
-job is over; 1 lost, or without a master; 2 the definition is at fault.
+The job's token comes in EDL_TOKEN, its certificate in EDL_IDENTITY. Exit codes: 0 drained or
+declared lost; 1 without a master; 2 the definition is at fault.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class _Process:
             }
             reply = self._master.heartbeat(scalars=scalars, state="teaching")
             if reply.fenced:
-                log.warning("declared lost: leaving")
-                return 1
+                log.warning("declared lost: leaving, another one takes this place")
+                return 0  # a pause of the machine is no failure
             if reply.drain:
                 break
             self._leaving.wait(interval_s)

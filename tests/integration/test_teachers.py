@@ -7,57 +7,8 @@ import signal
 
 import numpy as np
 import pytest
-from tools.jobs import NO_RESTARTS, Job, send, write_records
-from tools.servers import dense, table
-
-RECORDS = 1024
-MINIBATCH = 16
-
-
-def taught_job(folder, *, strategy="ps", records=RECORDS, **settings):
-    """Make a job of tests/zoo/pupil.py."""
-    told = folder / "teach"
-    told.write_text("")
-    envs = {"TEACH": str(told)}
-    params = {"delay_s": settings.pop("delay_s", 0.01)}
-    if strategy == "allreduce":
-        envs["MINIBATCH"] = str(MINIBATCH)
-        params["records"] = records
-    return Job(
-        folder / "job",
-        **{
-            "model_def": "pupil",
-            "model_params": params,
-            "strategy": strategy,
-            "training_data": str(write_records(folder / "records.npz", records)),
-            "minibatch_size": MINIBATCH,
-            "num_minibatches_per_task": 4,
-            "num_workers": 2,
-            "num_teachers": 2,
-            "use_async": strategy == "ps",
-            "lease_s": 2.0,
-            "envs": envs,
-            **settings,
-        },
-    )
-
-
-def books(job, epochs=1, records=RECORDS):
-    """Return counts and lessons by record, the latter as shares of what should be there."""
-    if job.settings.strategy == "allreduce":
-        counts, lessons = dense(job.checkpoint(), "counts"), dense(job.checkpoint(), "lessons")
-    else:
-        ids, counts = table(job.checkpoint(), "counts")
-        assert np.array_equal(np.arange(records), ids)
-        _, lessons = table(job.checkpoint(), "lessons")
-    wanted = epochs * (np.arange(records) % 997 + 1)
-    return counts.ravel(), lessons.ravel() / wanted
-
-
-def must_be_taught(job, epochs=1, records=RECORDS):
-    counts, lessons = books(job, epochs, records)
-    np.testing.assert_allclose(counts, epochs, rtol=1e-5)
-    np.testing.assert_allclose(lessons, 1.0, rtol=1e-4)
+from tools.jobs import NO_RESTARTS, send
+from tools.pupils import books, must_be_taught, taught_job
 
 
 def taught(at_least):
