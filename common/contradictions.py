@@ -260,7 +260,16 @@ def _check_teachers(settings: JobSettings, say: Say) -> None:
         host, _, port = where.strip().rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise UsageError(f"{say('teachers')}: {where.strip()!r} is no HOST:PORT.")
-    if settings.num_teachers and settings.runtime == "kubernetes":
+    least, most = settings.num_teachers, settings.max_teachers
+    if most and most < least:
+        raise UsageError(f"{say('max_teachers')} {most} is below {say('num_teachers')} {least}.")
+    if most and not least and settings.without_teachers != "wait":
+        raise UsageError(
+            f"{say('num_teachers')} 0:{most}: nobody would wait for the first one with "
+            f"{say('without_teachers')} {settings.without_teachers}: give 1:{most}, or leave "
+            "that out."
+        )
+    if settings.most_teachers and settings.runtime == "kubernetes":
         raise UsageError(
             f"{say('num_teachers')}: a job in a cluster has no teachers of its own yet; name such "
             "as run already by --teachers."

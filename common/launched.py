@@ -15,7 +15,7 @@ from typing import Any
 from .errors import UsageError
 from .knobs import Knob, about, knob, knobs_of
 from .settings import JobSettings
-from .values import seconds
+from .values import bounds, seconds
 
 COMMAND = "launch"
 # What of a job's settings is of a script's job too, besides those of the cluster.
@@ -125,15 +125,9 @@ def parse_nodes(text: str) -> tuple[int, int]:
 
     Raises UsageError.
     """
-    low, colon, high = text.partition(":")
-    try:
-        least, most = int(low), int(high if colon else low)
-    except ValueError as error:
-        raise UsageError(f"--nodes {text} is no range: say MIN:MAX, 1:4 for example.") from error
+    least, most = bounds(text, "--nodes")
     if least < 1:
         raise UsageError(f"--nodes {text}: a job needs at least 1 node.")
-    if most < least:
-        raise UsageError(f"--nodes {text}: MIN is above MAX; did you mean {most}:{least}?")
     return least, most
 
 

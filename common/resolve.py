@@ -31,7 +31,7 @@ from .knobs import Knob
 from .locations import DATA, absolute, is_file, is_local, parts
 from .outside import check_outside
 from .settings import JobSettings, knobs, spellings
-from .values import convert
+from .values import bounds, convert
 
 # What ElasticDL called them.
 _FORMER_CHOICES = {"parameterserverstrategy": "ps", "allreducestrategy": "allreduce"}
@@ -77,7 +77,7 @@ def typed(
     rows = {knob.name: knob for knob in (launched.knobs() if of_script else knobs())}
     in_pods = str(values.get("runtime", "")).lower() == "kubernetes"
     given: dict[str, Any] = {}
-    for spelled, value in values.items():
+    for spelled, value in _with_bounds(values, say).items():
         if spelled not in known:
             near = difflib.get_close_matches(spelled, known, n=1)
             hint = f"; did you mean --{near[0]}?" if near else "."
@@ -101,6 +101,22 @@ def typed(
     if is_file(given.get("model_def", "")):
         given["model_def"] = _path(given["model_def"], say("model_def"), in_pods)
     return (launched.LaunchedSettings if of_script else JobSettings)(command=command, **given)
+
+
+def _with_bounds(values: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    """Return the values, with MIN:MAX teachers as the two settings that these are.
+
+    One number is no range, whatever the run had that is gone on with. Raises UsageError.
+    """
+    said = str(values.get("num_teachers", ""))
+    if not said or ("max_teachers" in values and ":" not in said):
+        return dict(values)
+    if ":" not in said:
+        return {**values, "max_teachers": 0}
+    if "max_teachers" in values:
+        raise UsageError(f"{say('num_teachers')} {said}: leave out {say('max_teachers')}.")
+    least, most = bounds(said, say("num_teachers"))
+    return {**values, "num_teachers": least, "max_teachers": most}
 
 
 def _sayer(origins: Mapping[str, str] | None) -> Say:

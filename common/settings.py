@@ -172,7 +172,10 @@ class JobSettings(Stored):
 
     # -- Teachers
     num_teachers: int = knob(
-        0, "Teachers: processes of the definition's teacher().", "Teachers", of=("train",)
+        0, "Teachers, processes of teacher(): N, or MIN:MAX by need.", "Teachers", of=("train",)
+    )
+    max_teachers: int = knob(
+        0, "The MAX of --num_teachers MIN:MAX; 0: none.", "Teachers", of=("train",)
     )
     teachers: str = knob(
         "", "Teachers that somebody else runs: HOST:PORT,HOST:PORT.", "Teachers", of=("train",)
@@ -274,11 +277,7 @@ class JobSettings(Stored):
         of=("train",),
     )
     push_window: int = knob(
-        1,
-        "Pushes under way at once while the worker computes on.",
-        "Speed",
-        minimum=1,
-        of=("train",),
+        1, "Pushes under way while the worker computes on.", "Speed", minimum=1, of=("train",)
     )
     compile: bool = knob(
         False, "Compile the dense part of the model (torch.compile).", "Speed", of=("train",)
@@ -468,7 +467,12 @@ class JobSettings(Stored):
     @property
     def has_teachers(self) -> bool:
         """Tell whether records are taught: by teachers of the job's own, or by others'."""
-        return bool(self.num_teachers or self.teachers)
+        return bool(self.most_teachers or self.teachers)
+
+    @property
+    def most_teachers(self) -> int:
+        """The most teachers that the job starts by itself."""
+        return max(self.num_teachers, self.max_teachers)
 
     @property
     def minibatches_per_task(self) -> int:

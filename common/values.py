@@ -209,6 +209,18 @@ def _load(text: str, said: str) -> Any:
         raise UsageError(f"{said}: {text!r} is neither JSON nor YAML: {what}") from error
 
 
+def bounds(text: str, said: str) -> tuple[int, int]:
+    """Return the two numbers of MIN:MAX, or of one number for both. Raises UsageError."""
+    low, colon, high = text.partition(":")
+    try:
+        least, most = int(low), int(high if colon else low)
+    except ValueError as error:
+        raise UsageError(f"{said} {text} is no range: say MIN:MAX, 1:4 for example.") from error
+    if most < least:
+        raise UsageError(f"{said} {text}: MIN is above MAX; did you mean {most}:{least}?")
+    return least, most
+
+
 def seconds(text: str) -> float:
     """Parse `20s`, `500ms`, `1.5m`, `2h` or `20`. Raises ValueError."""
     found = re.fullmatch(r"([0-9]*\.?[0-9]+)(ms|s|m|h|)", text.strip())

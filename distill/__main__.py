@@ -118,8 +118,9 @@ class _Process:
         interval_s = min(_BEAT_S, settings.lease_s / 5)
         rows, busy_s = 0, 0.0
         while not self._leaving.is_set():
-            told = teacher.rows - rows, teacher.busy_s - busy_s
-            rows, busy_s = teacher.rows, teacher.busy_s
+            now_rows, now_busy_s = teacher.rows, teacher.busy_s
+            told = now_rows - rows, now_busy_s - busy_s
+            rows, busy_s = now_rows, now_busy_s
             self._rows.labels("teacher").inc(told[0])
             self._queued.set(teacher.queued)
             scalars = {
@@ -148,7 +149,7 @@ def _load(settings: JobSettings) -> tuple[Teaching, dict[str, str]]:
         settings.model_params,
         teacher_params=settings.teacher_params,
     )
-    cores = (os.cpu_count() or 1) // max(1, settings.num_teachers)
+    cores = (os.cpu_count() or 1) // max(1, settings.most_teachers)
     torch.set_num_threads(settings.worker_threads or max(1, cores))
     torch.manual_seed(settings.seed)
     teaching = Teaching(

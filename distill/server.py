@@ -68,7 +68,7 @@ class Teacher:
         self._closed = self._busy = False
         self.rate = 0.0  # rows a second, while it computes
         self.rows = 0  # computed in all
-        self.busy_s = 0.0  # computing
+        self._busy_s = self._began = 0.0  # computing, and since when the batch of now is
         self._peers = set[Stream]()
         self._asked = set[_Asked]()  # that connections wait for
         try:
@@ -109,6 +109,12 @@ class Teacher:
     def queued(self) -> int:
         """The rows that wait."""
         return self._queue.queued
+
+    @property
+    def busy_s(self) -> float:
+        """The seconds in which it has computed, those of the batch of now among them."""
+        with self._changed:
+            return self._busy_s + (self._clock.now() - self._began if self._busy else 0.0)
 
     @property
     def max_batch_size(self) -> int:
@@ -186,7 +192,6 @@ class Teacher:
 
     def _compute(self) -> None:
         while (batch := self._next_batch()) is not None:
-            began = self._clock.now()
             rows = sum(stop - start for _, start, stop in batch)
             answers: list[Part] = []
             error = ""
@@ -195,9 +200,9 @@ class Teacher:
             except Exception as failure:  # of the user's model: told to whoever asked
                 log.exception("a batch of %d rows failed", rows)
                 error = f"{type(failure).__name__}: {failure}"
-            took_s = max(self._clock.now() - began, 1e-9)
             with self._changed:
-                self.rows, self.busy_s = self.rows + rows, self.busy_s + took_s
+                took_s = max(self._clock.now() - self._began, 1e-9)
+                self.rows, self._busy_s = self.rows + rows, self._busy_s + took_s
                 kept = _SMOOTH if self.rate else 0.0
                 self.rate = kept * self.rate + (1 - kept) * rows / took_s
                 place = 0
@@ -230,7 +235,7 @@ class Teacher:
                 ready_at = self._queue.ready_at()
                 left_s = None if ready_at is None else ready_at - self._clock.now()
                 if left_s is not None and left_s <= 0:
-                    self._busy = True
+                    self._busy, self._began = True, self._clock.now()
                     return self._queue.take()
                 self._changed.wait(left_s)
         return None

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 WITHOUT = ("wait", "hard_labels", "fail")
 _LOOK_S = 5.0  # how often whoever waits says so
 _MOST_REFUSALS = 3  # of one request, by whomever
-_THREADS = 8  # requests under way
+_THREADS = 8  # requests under way, at least
 
 
 class Untaught(EdlError):
@@ -113,10 +113,11 @@ class Teachers:
         self._had_one = False  # a teacher, ever
         self._out: set[str] = set()
         self._last = ""  # error of one that did not answer
-        self.waited_s = 0.0  # by the student, for answers
+        self._waited_s = 0.0  # by the student, for answers
+        self._waits: list[float] = []  # of now: since when
         self.untaught = 0  # records that went on without
         self.taught = 0  # records
-        for number in range(_THREADS):
+        for number in range(max(_THREADS, rules.window // 2)):  # more than there are teachers
             background.begin(f"teachers-{number}", self._carry)
 
     # -- who they are
@@ -138,6 +139,13 @@ class Teachers:
         """The teachers that may be asked."""
         with self._lock:
             return self._balance.there
+
+    @property
+    def waited_s(self) -> float:
+        """The seconds for which the student has waited for answers, up to now."""
+        with self._lock:
+            now = self._clock.now()
+            return self._waited_s + sum(now - began for began in self._waits)
 
     @property
     def ahead(self) -> int:
@@ -179,17 +187,12 @@ class Teachers:
         """
         began = self._clock.now()
         with self._lock:
-            while not question.is_over:
-                now = self._clock.now()
-                left_s = began + self._rules.wait_s - now
-                is_away = self._had_one and not self._balance.there
-                if self._closed:
-                    raise Untaught("the teachers were given up")
-                if left_s <= 0 or (is_away and self._rules.without != "wait"):
-                    break
-                self._over.wait(min(left_s, _LOOK_S))
-                self._on_wait()
-            self.waited_s += self._clock.now() - began
+            self._waits.append(began)
+            try:
+                self._await(question, began)
+            finally:
+                self._waits.remove(began)
+                self._waited_s += self._clock.now() - began
             if question.answer is not None:
                 self.taught += records
                 return tree.values_of(question.answer)
@@ -197,6 +200,18 @@ class Teachers:
                 self.untaught += records
                 return None
             raise Untaught(question.error or self._why())
+
+    def _await(self, question: Question, began: float) -> None:
+        """Wait until a question is over, or for no longer by the rules. Raises Untaught."""
+        while not question.is_over:
+            left_s = began + self._rules.wait_s - self._clock.now()
+            is_away = self._had_one and not self._balance.there
+            if self._closed:
+                raise Untaught("the teachers were given up")
+            if left_s <= 0 or (is_away and self._rules.without != "wait"):
+                return
+            self._over.wait(min(left_s, _LOOK_S))
+            self._on_wait()
 
     def _why(self) -> str:
         """Return why there is no answer, and what to do."""

@@ -59,7 +59,7 @@ class Front:
         self._shutdown = shutdown
         self._lookers = lookers
         self._asking = asking
-        self._teachers = Teachers(core, processes)
+        self.teachers = Teachers(core, processes)
 
     # -- requests (any thread)
 
@@ -107,10 +107,10 @@ class Front:
 
     def get_teachers(self, request: pb.GetTeachersRequest) -> Future[pb.GetTeachersReply]:
         def newer() -> pb.GetTeachersReply | None:
-            is_news = self._teachers.version > request.known_version
-            return self._teachers.reply() if is_news else None
+            is_news = self.teachers.version > request.known_version
+            return self.teachers.reply() if is_news else None
 
-        return self._asking.ask_and_wait(TEACHERS, newer, self._teachers.reply, request.wait_s)
+        return self._asking.ask_and_wait(TEACHERS, newer, self.teachers.reply, request.wait_s)
 
     def get_status(self, request: pb.StatusRequest) -> Future[pb.StatusReply]:
         future: Future[pb.StatusReply] = Future()
@@ -120,11 +120,11 @@ class Front:
         def scale() -> pb.ScaleReply:
             core, servers = self._core, request.num_servers
             if request.HasField("num_teachers"):
-                if not core.settings.num_teachers:
+                if not core.settings.most_teachers:
                     return pb.ScaleReply(
                         refused="this job has no teachers of its own: start one with --num_teachers"
                     )
-                self._teachers.scale(request.num_teachers)
+                self.teachers.scale(request.num_teachers)
                 if not (servers or request.num_workers):
                     return pb.ScaleReply(previous=core.replicas.wanted)
             changing = core.changing

@@ -170,6 +170,7 @@ class Master:
         self.core.version = memory.version
         self.group.remember(memory.group)
         self.course.remember(memory.course)
+        self.front.teachers.remember(memory.teachers)
         there = {self.group.workers.lessee, *(member.incarnation for member in members)}
         for worker in {t.worker for t in self.queue.leases.leased.values()} - there:
             self.core.decide(Lost(worker))  # its loss was half told when the master was killed
@@ -198,6 +199,7 @@ class Master:
             group=self.group.memory(),
             course=self.course.memory(),
             machines=self.core.machines.state(),
+            teachers=self.front.teachers.memory(),
         )
         return dump_all(memory)
 
@@ -283,6 +285,7 @@ class Master:
             self._processes.expire(now)
             if self._servers_change is not None:
                 self._servers_change.settle()
+            self.front.teachers.settle(now)
             self._processes.start(now)
             self.group.settle()
             for index in self.group.workers.overdue():

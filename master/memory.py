@@ -12,6 +12,7 @@ from .machines import MachinesState
 from .membership import Member
 from .replicas import ReplicasState
 from .status import StatusMemory
+from .teachers import TeachersMemory
 
 
 @dataclass(frozen=True)
@@ -35,3 +36,4 @@ class Memory:
     group: Json
     course: CourseMemory
     machines: MachinesState = field(default_factory=MachinesState)
+    teachers: TeachersMemory = field(default_factory=TeachersMemory)

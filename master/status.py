@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.settings import JobSettings
@@ -25,6 +25,7 @@ from .replicas import Phase, Replicas, Slot
 
 TEACHER_SCALARS = ("rows", "rows_per_s", "queued", "busy_share")  # of its heartbeats
 _EVENTS_KEPT = 50
+_DECISIONS_KEPT = 20
 _REVISION_S = 0.25
 _RESTS = 20  # times as long as a revision takes; so all who look cost a twentieth of a core
 _LONGEST_REST_S = 2.0
@@ -54,6 +55,7 @@ class StatusMemory:
     started: float
     run_began: float
     events: list[Json]
+    decisions: list[Json] = field(default_factory=list)
 
 
 class Status:
@@ -73,6 +75,7 @@ class Status:
         self._started = self._run_began = started
         self._next_revision = started + _REVISION_S
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
+        self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_KEPT)  # of teachers
 
     @property
     def newest_checkpoint(self) -> str | None:
@@ -82,6 +85,11 @@ class Status:
     def tell(self, now: float, text: str) -> None:
         """Add an event."""
         self._events.append({"t": round(now - self._started, 3), "text": text})
+
+    def decide(self, now: float, wanted: int, before: int, why: str) -> None:
+        """Keep a decision about the number of teachers."""
+        t = round(now - self._started, 3)
+        self._decisions.append({"t": t, "wanted": wanted, "before": before, "why": why})
 
     def end(self, state: str, exit_code: int, message: str, resume: str | None = None) -> None:
         self.state, self.exit_code, self.message = state, exit_code, message
@@ -113,6 +121,7 @@ class Status:
             started=self._started,
             run_began=self._run_began,
             events=list(self._events),
+            decisions=list(self._decisions),
         )
 
     def remember(self, memory: StatusMemory, now: float, epoch: int) -> None:
@@ -124,6 +133,7 @@ class Status:
         self._started = min(now, memory.started)  # later where the machine was booted since
         self._run_began = min(now, memory.run_began)
         self._events.extend(memory.events)
+        self._decisions.extend(memory.decisions)
         self.revision = epoch << 32
         self._masters = epoch
 
@@ -184,7 +194,7 @@ class Status:
             "workers": _rows(WORKER, now, members, replicas, queue, lessee),
             "servers": _rows(SERVER, now, members, replicas, queue, lessee),
             "teachers": _rows(TEACHER, now, members, replicas, queue, lessee),
-            "teaching": _teaching(workers),
+            "teaching": {**_teaching(workers), "decisions": list(self._decisions)},
             "metrics": evaluations.latest,
             "evaluations": [
                 {"version": r.version, "epoch": r.epoch, "metrics": r.metrics}
@@ -201,7 +211,7 @@ class Status:
         }
 
 
-def _teaching(workers: Sequence[Member]) -> dict[str, float]:
+def _teaching(workers: Sequence[Member]) -> dict[str, Any]:
     """Return records taught and untaught, and the share of time in which workers waited for that.
 
     Of the workers of now.

@@ -1,11 +1,33 @@
-"""The teachers of a job: how many are wanted, and where those are that workers may ask."""
+"""The teachers of a job: how many are wanted, and where those are that workers may ask.
+
+Their number is what the user says, or is within bounds and follows the need (need.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from ..proto import master_pb2 as pb
 from .core import Core
-from .membership import DRAINING, TEACHER
+from .membership import DRAINING, TEACHER, WORKER, Member
+from .need import Look, Need, Taught
 from .processes import Processes
+
+_LOOK_S = 1.0  # between two looks at the need: a heartbeat
+TEACHING = "teaching"  # the state of a teacher that answers
+
+
+@dataclass(frozen=True)
+class TeachersMemory:
+    """What a restarted master must know of the teachers.
+
+    `bounds`: what somebody has set since the start, one number twice where that is all; None:
+    those of the settings. `start_s`: what a start took; 0: unknown.
+    """
+
+    bounds: tuple[int, int] | None = None
+    start_s: float = 0.0
 
 
 class Teachers:
@@ -15,6 +37,19 @@ class Teachers:
         self._core, self._processes = core, processes
         self._version = core.journal.epoch << 32  # above those of the masters before
         self._addresses: list[str] = []
+        self._bounds: tuple[int, int] | None = None
+        self._need = Need(core.settings.num_teachers, core.settings.most_teachers)
+        self._looked = core.clock.now()
+
+    def memory(self) -> TeachersMemory:
+        """Return what a restarted master must know."""
+        return TeachersMemory(self._bounds, self._need.start_s)
+
+    def remember(self, memory: TeachersMemory) -> None:
+        """Go on where the master before ended."""
+        settings, self._bounds = self._core.settings, memory.bounds
+        least, most = memory.bounds or (settings.num_teachers, settings.most_teachers)
+        self._need = Need(least, most, memory.start_s)
 
     @property
     def version(self) -> int:
@@ -34,14 +69,54 @@ class Teachers:
         return pb.GetTeachersReply(version=self.version, addresses=self._addresses)
 
     def scale(self, number: int) -> None:
+        """Want so many, because somebody says so: from now on the need has no say."""
+        if self._core.status.state not in ("starting", "running"):
+            return
+        by_need = self._need.most > self._need.least
+        self._bounds = number, number
+        self._need.bound(number, number)
+        if number != self._core.replicas.wanted_of(TEACHER):
+            no_more = ", and the need decides no more" if by_need else ""
+            self._want(number, f"somebody said so{no_more}")
+        elif by_need:
+            self._core.tell(f"teachers wanted: {number}, and the need decides no more")
+        self._core.save_soon()
+
+    def settle(self, now: float) -> None:
+        """Look at the need, where it decides, and want as many as it says."""
+        core = self._core
+        is_time = now - self._looked >= _LOOK_S and core.status.state == "running"
+        if not is_time or self._need.most == self._need.least:
+            return
+        self._looked = now
+        students = [m for m in core.members.of(WORKER) if "taught_per_s" in m.scalars]
+        if not students:
+            return
+        choice = self._need.look(self._look(now, students))
+        if choice is not None:
+            self._want(choice.number, choice.why)
+
+    def _look(self, now: float, students: Sequence[Member]) -> Look:
+        core = self._core
+        planned, done = core.queue.records_planned, core.queue.records_done
+        told = (m.scalars for m in core.members.of(TEACHER) if m.state == TEACHING)
+        names = "rows_per_s", "busy_share", "queued"
+        return Look(
+            now=now,
+            records_per_s=sum(m.scalars["taught_per_s"] for m in students),
+            wait_share=sum(m.scalars["teacher_wait_share"] for m in students) / len(students),
+            teaching=[Taught(*(each.get(name, 0.0) for name in names)) for each in told],
+            wanted=core.replicas.wanted_of(TEACHER),
+            records_left=None if planned is None else planned - done,
+        )
+
+    def _want(self, number: int, why: str) -> None:
         """Want so many, and drain the others."""
         core = self._core
-        previous = core.replicas.wanted_of(TEACHER)
-        if core.status.state not in ("starting", "running") or number == previous:
-            return
-        core.replicas.scale(number, TEACHER)
+        previous = core.replicas.scale(number, TEACHER)
         for slot in core.replicas.running(TEACHER):
             if slot.leaving:
                 self._processes.stop(TEACHER, slot.index, core.settings.drain_grace_s)
-        core.tell(f"teachers wanted: {number} (were {previous})")
+        core.status.decide(core.clock.now(), number, previous, why)
+        core.tell(f"teachers wanted: {number} (were {previous}): {why}")
         core.save_soon()

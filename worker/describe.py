@@ -157,9 +157,9 @@ def _check(definition: Definition, settings: JobSettings) -> list[str]:
 def _check_teachers(definition: Definition, settings: JobSettings) -> None:
     """Check that the teachers and the definition fit each other. Raises DefinitionError."""
     where = definition.file
-    if settings.num_teachers and not definition.has("teacher"):
+    if settings.most_teachers and not definition.has("teacher"):
         raise DefinitionError(
-            f"{where}: --num_teachers {settings.num_teachers}, but the definition lacks teacher. "
+            f"{where}: --num_teachers {settings.most_teachers}, but the definition lacks teacher. "
             f"Expected: {SIGNATURES['teacher']}"
         )
     if settings.has_teachers and not definition.takes_teacher:

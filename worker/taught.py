@@ -54,7 +54,7 @@ class School:
     def __init__(self, master: MasterClient, settings: JobSettings, clock: Clock) -> None:
         own, others = job_identity(job_token()), teachers_identity()
         fixed = fixed_teachers(settings)
-        count = max(1, settings.num_teachers + len(fixed))
+        count = max(1, settings.most_teachers + len(fixed))
         rules = Rules(
             wait_s=settings.teacher_wait_s,
             without=settings.without_teachers,
@@ -70,8 +70,8 @@ class School:
         )
         self._master, self._clock, self._fixed = master, clock, fixed
         self._closed = False
-        self._looked, self._waited_s = clock.now(), 0.0
-        if settings.num_teachers:
+        self._looked, self._waited_s, self._records = clock.now(), 0.0, 0
+        if settings.most_teachers:
             background.begin("find-teachers", self._find)
         else:
             self.teachers.update(fixed)
@@ -81,15 +81,18 @@ class School:
         return Lesson(labels, self.teachers.ask(features), self.teachers)
 
     def scalars(self) -> dict[str, float]:
-        """Return what the heartbeat tells: records, and the share of time waited since the last."""
+        """Return what the heartbeat tells: records; their rate and the waits since the last one."""
         now, waited_s = self._clock.now(), self.teachers.waited_s
+        records = self.teachers.taught + self.teachers.untaught
         passed = max(now - self._looked, 1e-6)
         share = min(1.0, (waited_s - self._waited_s) / passed)
-        self._looked, self._waited_s = now, waited_s
+        rate = (records - self._records) / passed
+        self._looked, self._waited_s, self._records = now, waited_s, records
         return {
             "taught": float(self.teachers.taught),
             "untaught": float(self.teachers.untaught),
             "teacher_wait_share": share,
+            "taught_per_s": rate,
         }
 
     def close(self) -> None:
