@@ -260,6 +260,8 @@ class Teachers:
             while not self._closed:
                 chosen, left_s = self._choice(self._clock.now())
                 if chosen is not None:
+                    if len(self._balance.there) > 1:
+                        self._work.notify()  # somebody is to look whether it is late
                     return chosen
                 self._work.wait(left_s)
         return None

@@ -28,6 +28,7 @@ from .books.queue_view import QueueView
 from .books.task import Task
 from .books.task_queue import Decision, TaskQueue
 from .evaluation import Evaluations
+from .lessons import Lessons
 from .machines import Machines
 from .membership import Membership
 from .recorder import Recorder
@@ -74,6 +75,7 @@ class Core:
         )
         self.status = Status(clock.now())
         self.recorder = Recorder()
+        self.lessons = Lessons()
         self.changing: ServersWanted | None = None  # a change of the servers that is under way
         self.machines = Machines(clock.now(), own_machine())
         self.version = 0  # of the parameters, as the servers' heartbeats tell it

@@ -239,6 +239,8 @@ class Front:
         if not known:
             return pb.HeartbeatReply(fenced=True)
         role = _ROLES[replica.role]
+        if replica.role == pb.WORKER:
+            self.teachers.heard(replica.incarnation, request.scalars)
         if replica.role == pb.SERVER:
             if not self._group.workers.trains_in_rounds:  # its members count the steps
                 self._core.version = max(self._core.version, request.version)

@@ -80,6 +80,7 @@ class Lookers:
         done = status["records_done"]
         if looks:
             self._reporter.look(now, done)
+        status["teaching"] |= self._core.lessons.totals
         told = report.write(self._reporter.report(done))
         return {**status, "usage": self._reporter.usage(now, done), "report": told}
 

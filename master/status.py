@@ -194,7 +194,7 @@ class Status:
             "workers": _rows(WORKER, now, members, replicas, queue, lessee),
             "servers": _rows(SERVER, now, members, replicas, queue, lessee),
             "teachers": _rows(TEACHER, now, members, replicas, queue, lessee),
-            "teaching": {**_teaching(workers), "decisions": list(self._decisions)},
+            "teaching": self._teaching(workers),
             "metrics": evaluations.latest,
             "evaluations": [
                 {"version": r.version, "epoch": r.epoch, "metrics": r.metrics}
@@ -210,18 +210,13 @@ class Status:
             "events": list(self._events),
         }
 
-
-def _teaching(workers: Sequence[Member]) -> dict[str, Any]:
-    """Return records taught and untaught, and the share of time in which workers waited for that.
-
-    Of the workers of now.
-    """
-    shares = [m.scalars["teacher_wait_share"] for m in workers if "teacher_wait_share" in m.scalars]
-    return {
-        "records": sum(m.scalars.get("taught", 0.0) for m in workers),
-        "untaught": sum(m.scalars.get("untaught", 0.0) for m in workers),
-        "wait_share": round(sum(shares) / len(shares), 4) if shares else 0.0,
-    }
+    def _teaching(self, workers: Sequence[Member]) -> dict[str, Any]:
+        """Return the share of time in which the workers of now wait for teachers, and decisions."""
+        told = [
+            m.scalars["teacher_wait_share"] for m in workers if "teacher_wait_share" in m.scalars
+        ]
+        share = round(sum(told) / len(told), 4) if told else 0.0
+        return {"wait_share": share, "decisions": list(self._decisions)}
 
 
 def _restarts(replicas: Replicas) -> dict[str, int]:

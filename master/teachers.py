@@ -5,8 +5,8 @@ Their number is what the user says, or is within bounds and follows the need (ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..proto import master_pb2 as pb
 from .core import Core
@@ -23,11 +23,12 @@ class TeachersMemory:
     """What a restarted master must know of the teachers.
 
     `bounds`: what somebody has set since the start, one number twice where that is all; None:
-    those of the settings. `start_s`: what a start took; 0: unknown.
+    those of the settings. `start_s`: what a start took; 0: unknown. `lessons`: `Lessons.of`.
     """
 
     bounds: tuple[int, int] | None = None
     start_s: float = 0.0
+    lessons: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class Teachers:
@@ -43,13 +44,19 @@ class Teachers:
 
     def memory(self) -> TeachersMemory:
         """Return what a restarted master must know."""
-        return TeachersMemory(self._bounds, self._need.start_s)
+        return TeachersMemory(self._bounds, self._need.start_s, self._core.lessons.of)
+
+    def heard(self, incarnation: str, scalars: Mapping[str, float]) -> None:
+        """Hear how many records a worker has trained with a teacher's answer, and without."""
+        if self._core.lessons.heard(incarnation, scalars):
+            self._core.save_soon()
 
     def remember(self, memory: TeachersMemory) -> None:
         """Go on where the master before ended."""
         settings, self._bounds = self._core.settings, memory.bounds
         least, most = memory.bounds or (settings.num_teachers, settings.most_teachers)
         self._need = Need(least, most, memory.start_s)
+        self._core.lessons.remember(memory.lessons)
 
     @property
     def version(self) -> int:

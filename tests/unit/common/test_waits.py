@@ -30,6 +30,7 @@ REASONS = {
     "wire/handshake.py": {
         "sock.recv(1, socket.MSG_PEEK)": "the socket has a timeout: see the line above"
     },
+    "distill/alone.py": {"over.wait()": "until a signal, which is its whole work"},
     "distill/server.py": {
         "self._changed.wait_for(lambda: self._closed or self._queue.first)": "a thread's next work"
     },

@@ -223,6 +223,28 @@ def test_one_that_dies_is_asked_no_more_and_nothing_is_lost(place):
     assert (student.taught, student.untaught) == (48, 0)
 
 
+def test_the_last_question_is_passed_on_too_where_nobody_asks_any_more(place):
+    """Broken once: those who carry sleep until the next question."""
+    gate, slow = threading.Event(), threading.Event()
+
+    def sometimes(parts, rows):
+        if slow.is_set():
+            gate.wait(FAR_S)
+        return double(parts, rows)
+
+    student = place.student(
+        place.teacher(sometimes, max_batch_size=4), place.teacher(sometimes, max_batch_size=4)
+    )
+    for n in range(40):
+        ask(student, torch.arange(4) + n)
+    slow.set()
+    question = student.ask(torch.arange(4))
+    until(lambda: len(question.asked) == 2)
+    gate.set()
+
+    assert torch.equal(2 * torch.arange(4), student.answer(question, 4))
+
+
 def test_one_that_hangs_is_passed_over_by_a_second_request(place):
     gate = threading.Event()
     slow = threading.Event()
