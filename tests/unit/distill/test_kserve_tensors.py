@@ -277,6 +277,11 @@ def test_bytes_of_any_kind_are_an_answer_or_a_value_error(noise, nbytes, rng):
         http._outputs(SimpleNamespace(body=bytes(body), json_nbytes=nbytes))
 
 
+def test_bytes_that_do_not_fit_the_shape_are_told_with_both():
+    with pytest.raises(ValueError, match=r"'y' of FP32 \[2\] has 4 bytes, not 8"):
+        raw_part("y", "FP32", [2], b"1234")
+
+
 def test_bools_of_any_byte_are_bools():
     part = raw_part("y", "BOOL", [3], b"\x00\x01\xff")
     np.testing.assert_array_equal([False, True, True], part.values)
