@@ -14,7 +14,7 @@ FAST := $(addprefix tests/unit/, goodput chaos/test_schedule.py chaos/test_injec
 	$(patsubst %,benchmarks/test_%.py, faults model page pauses) \
 	$(patsubst %,cli/test_%.py, docs next_command view) \
 	$(patsubst %,common/test_%.py, foreign identity ids job_file log paths patience report resolve retry \
-		storage values waits) \
+		storage teacher_address values waits) \
 	$(patsubst %,data/test_%.py, csv csv_wild files formats missing open ranges readers recordio) \
 	$(patsubst %,k8s/test_%.py, decide job keys manifests names observe report) \
 	$(patsubst %,launch/test_%.py, history rounds share state) \

@@ -14,6 +14,7 @@ FOLDERS = [
     "common",
     "data",
     "distill",
+    "distill.kserve",
     "durable",
     "goodput",
     "jobs",

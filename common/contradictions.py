@@ -10,6 +10,7 @@ from .criterion import criterion
 from .errors import UsageError
 from .locations import DATA, is_local
 from .settings import JobSettings, knobs, spellings
+from .teacher_address import served_at, split_addresses
 
 # A DNS label, short enough that a replica's name, which begins with it, is one as well.
 _JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
@@ -256,10 +257,11 @@ def _check_teachers(settings: JobSettings, say: Say) -> None:
             raise UsageError(f"{say(name)} is a time in seconds above 0.")
     if not 0 <= settings.teacher_queue_delay_s < float("inf"):
         raise UsageError(f"{say('teacher_queue_delay_s')} is a time in seconds, 0 or more.")
-    for where in filter(None, settings.teachers.split(",")):
-        host, _, port = where.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise UsageError(f"{say('teachers')}: {where.strip()!r} is no HOST:PORT.")
+    for where in split_addresses(settings.teachers):
+        try:
+            served_at(where)
+        except ValueError as error:
+            raise UsageError(f"{say('teachers')}: {where!r} {error}.") from error
     least, most = settings.num_teachers, settings.max_teachers
     if most and most < least:
         raise UsageError(f"{say('max_teachers')} {most} is below {say('num_teachers')} {least}.")

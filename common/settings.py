@@ -178,7 +178,7 @@ class JobSettings(Stored):
         0, "The MAX of --num_teachers MIN:MAX; 0: none.", "Teachers", of=("train",)
     )
     teachers: str = knob(
-        "", "Teachers that somebody else runs: HOST:PORT,HOST:PORT.", "Teachers", of=("train",)
+        "", "Others' teachers: HOST:PORT,kserve+http://HOST:PORT/MODEL.", "Teachers", of=("train",)
     )
     teacher_params: dict[str, Any] = field(
         default_factory=dict, metadata=about("Arguments of teacher(): k=v,k2=v2.", "Teachers")

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ..common.errors import UsageError
+from ..common.teacher_address import split_addresses
 from .alone import teachers_identity
-from .link import TeacherLink
+from .kserve.link import check_addresses, connect
 from .teachers import Question, Rules, Teachers
 
 Source = Callable[[], Iterable[Any]]
@@ -57,9 +58,14 @@ class DistillReader:
         self._batch_size = size
 
     def set_fixed_teacher(self, teachers: str | Sequence[str]) -> None:
-        """Ask these teachers: HOST:PORT, several with commas between or as a list."""
-        given = teachers.split(",") if isinstance(teachers, str) else teachers
-        self._addresses = [each.strip() for each in given if each.strip()]
+        """Ask these teachers, several with commas between or as a list.
+
+        HOST:PORT, or kserve+http://HOST:PORT/MODEL and its like (docs/distillation.md). Raises
+        UsageError for what is neither.
+        """
+        given = teachers if isinstance(teachers, str) else ",".join(teachers)
+        self._addresses = split_addresses(given)
+        check_addresses(self._addresses)
 
     def set_sample_generator(self, source: Source) -> None:
         """Read samples (tuples of fields) from what `source()` yields; they come out one by one."""
@@ -102,7 +108,7 @@ class DistillReader:
         if not self._addresses:
             raise UsageError("DistillReader: no teachers: call set_fixed_teacher")
         identity = teachers_identity()
-        teachers = Teachers(lambda where: TeacherLink(where, identity), self._rules)
+        teachers = Teachers(lambda where: connect(where, identity), self._rules)
         teachers.update(self._addresses)
         asked: deque[tuple[Any, Question]] = deque()
         try:

@@ -113,6 +113,7 @@ class Teachers:
         self._had_one = False  # a teacher, ever
         self._out: set[str] = set()
         self._last = ""  # error of one that did not answer
+        self._wrong = ""  # what was wrong with the last wrong answer
         self._waited_s = 0.0  # by the student, for answers
         self._waits: list[float] = []  # of now: since when
         self.untaught = 0  # records that went on without
@@ -221,7 +222,7 @@ class Teachers:
                 f"no teacher has answered for {self._rules.wait_s:g} s (--teacher_wait_s): see "
                 f"their logs, or start more of them (--num_teachers).{last}"
             )
-        out = f", and {len(self._out)} answered wrongly (see the log)" if self._out else ""
+        out = f", and {len(self._out)} answered wrongly ({self._wrong})" if self._out else ""
         return (
             f"no teacher is there{out}: start some (`edl scale --num_teachers`), or let the job go "
             "on with hard labels (--without_teachers hard_labels)"
@@ -329,6 +330,7 @@ class Teachers:
         elif not isinstance(error, Busy | PeerError):
             question.error = str(error)
         if wrong:
+            self._wrong = wrong
             if self._balance.wrong(name, question.rows):
                 self._out.add(name)
                 self._on_note(f"the teacher at {name} is asked no more: {wrong}")

@@ -36,7 +36,7 @@ def parts_of(values: Any, what: str) -> list[Part]:
             for key, each in value.items():
                 if not isinstance(key, str):
                     raise TypeError(f"{what} has the key {key!r}, which is no str")
-                walk(each, f"{path}/" + _SPECIAL.sub(r"\\\1", key))
+                walk(each, path + step(key))
         elif isinstance(value, list | tuple):
             for number, each in enumerate(value):
                 walk(each, f"{path}{';' if isinstance(value, list) else ':'}{number}")
@@ -49,6 +49,20 @@ def parts_of(values: Any, what: str) -> list[Part]:
 
     walk(values, "")
     return found
+
+
+def step(key: str) -> str:
+    """Return the step of a path to what stands under a key of a dict."""
+    return "/" + _SPECIAL.sub(r"\\\1", key)
+
+
+def last_step(path: str) -> str:
+    """Return the key or the number that a path ends with; "" of a lone tensor."""
+    steps = [*_STEP.finditer(path)]
+    if not steps:
+        return ""
+    key, _, number = steps[-1].groups()
+    return number if key is None else re.sub(r"\\(.)", r"\1", key)
 
 
 def values_of(parts: Sequence[Part]) -> Any:

@@ -18,7 +18,9 @@ from ..common.criterion import criterion
 from ..common.errors import CheckpointError, DataError, DefinitionError, UsageError
 from ..common.settings import JobSettings
 from ..common.storage import load as load_manifest
+from ..common.teacher_address import split_addresses
 from ..data.reader import RecordReader
+from ..distill.kserve.link import check_addresses
 from ..model_zoo.check import check_definition
 from ..model_zoo.spec import SIGNATURES, Definition, load_definition
 from ..nn.model_spec import ModelSpec
@@ -155,7 +157,8 @@ def _check(definition: Definition, settings: JobSettings) -> list[str]:
 
 
 def _check_teachers(definition: Definition, settings: JobSettings) -> None:
-    """Check that the teachers and the definition fit each other. Raises DefinitionError."""
+    """Check that the teachers and the definition fit each other. Raises UsageError."""
+    check_addresses(split_addresses(settings.teachers))
     where = definition.file
     if settings.most_teachers and not definition.has("teacher"):
         raise DefinitionError(

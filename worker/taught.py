@@ -17,8 +17,9 @@ from ..common.errors import Unreachable
 from ..common.identity import job_identity
 from ..common.rpc import job_token
 from ..common.settings import JobSettings
+from ..common.teacher_address import split_addresses
 from ..distill.alone import teachers_identity
-from ..distill.link import TeacherLink
+from ..distill.kserve.link import check_addresses, connect
 from ..distill.teachers import Question, Rules, Teachers
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
@@ -53,7 +54,8 @@ class School:
 
     def __init__(self, master: MasterClient, settings: JobSettings, clock: Clock) -> None:
         own, others = job_identity(job_token()), teachers_identity()
-        fixed = fixed_teachers(settings)
+        fixed = split_addresses(settings.teachers)
+        check_addresses(fixed)
         count = max(1, settings.most_teachers + len(fixed))
         rules = Rules(
             wait_s=settings.teacher_wait_s,
@@ -62,7 +64,7 @@ class School:
             window=2 * count + 2,
         )
         self.teachers = Teachers(
-            lambda address: TeacherLink(address, others if address in fixed else own),
+            lambda address: connect(address, others if address in fixed else own),
             rules,
             clock=clock,
             on_wait=pulse.excuse,
@@ -113,11 +115,6 @@ class School:
 
     def _note(self, text: str) -> None:
         self._master.heartbeat_with(pb.HeartbeatRequest(notes=[text]))
-
-
-def fixed_teachers(settings: JobSettings) -> list[str]:
-    """Return the addresses that the user gave."""
-    return [each.strip() for each in settings.teachers.split(",") if each.strip()]
 
 
 def taught_loss(loss: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -3,9 +3,12 @@
 A test's docstring says what was broken once to see it fail.
 """
 
+import contextlib
+
 import numpy as np
 import pytest
 from tools.jobs import NO_RESTARTS
+from tools.kserve import Spec, StandIn
 from tools.pupils import books, must_be_taught, taught_job
 
 
@@ -86,4 +89,49 @@ def test_a_teacher_that_lies_is_no_fault_of_the_records(tmp_path):
 
     result = job.result()
     assert "2 answered wrongly" in result["message"]
+    assert [] == result["quarantined"]
+
+
+def foreign_pupil():
+    """Return a server that says of a record what the pupil's teacher does."""
+
+    def answer(them):
+        return {"lesson": (them["record"] % 997 + 1).astype(np.float32)[:, None]}
+
+    inputs, outputs = [Spec("record", "INT64", [-1])], [Spec("lesson", "FP32", [-1, 1])]
+    return StandIn(inputs, outputs, answer, max_batch_size=12)
+
+
+@pytest.mark.parametrize("carrier", ["http", "grpc"])
+def test_foreign_servers_teach_by_kserves_protocol(tmp_path, carrier):
+    """One of two goes away in between. Broken once: in_spans asks about its first rows twice."""
+    stays, goes = foreign_pupil(), foreign_pupil()
+    with stays, contextlib.ExitStack() as leaving:
+        leaving.enter_context(goes)
+        teachers = f"{stays.url(carrier)},{goes.url(carrier)}"
+        job = taught_job(tmp_path, num_teachers=0, teachers=teachers, num_epochs=2)
+        with job:
+            job.watch(taught(300))
+            leaving.close()
+            assert 0 == job.wait(), job.logs()
+
+    assert sum(goes.rows) > 0
+    result = job.result()
+    assert NO_RESTARTS == result["restarts"]
+    assert 0 == result["teaching"]["untaught"]
+    must_be_taught(job, 2)
+
+
+def test_a_foreign_server_whose_model_takes_something_else(tmp_path):
+    server = foreign_pupil()
+    server.inputs, server.max_batch_size = [Spec("record", "FP32", [-1, 3])], 0
+    with server:
+        job = taught_job(tmp_path, num_teachers=0, teachers=server.url("http"), teacher_wait_s=3.0)
+        with job:
+            assert 1 == job.wait(), job.logs()
+
+    result = job.result()
+    assert (
+        "'/record' is INT64 [16], and the model takes 'record' (FP32 [-1, 3])" in result["message"]
+    )
     assert [] == result["quarantined"]

@@ -118,6 +118,8 @@ def test_list_and_glob_of_data_are_taken(data: str) -> None:
         ({"hang_s": "inf"}, "--hang_s is a time in seconds; 0: nothing counts as a hang"),
         ({"lease_s": -1}, "--lease_s is at least 0"),
         ({"lease_s": 0}, "--lease_s is a time in seconds above 0"),
+        ({"teachers": "h:1,h"}, "--teachers: 'h' is no HOST:PORT"),
+        ({"teachers": "kserve+http://h:1"}, "'kserve.http://h:1' is no kserve.http://HOST:PORT/MO"),
         ({"lease_s": "nan"}, "--lease_s is at least 0, not nan"),
         ({"master_timeout_s": "inf"}, "--master_timeout_s is a time in seconds above 0"),
         ({"minibatch_size": 0}, "--minibatch_size is at least 1, not 0"),

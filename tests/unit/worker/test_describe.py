@@ -202,3 +202,11 @@ def test_a_job_with_teachers_or_meant_without_is_sound(settings, tmp_path, more)
     describe(settings(TAUGHT, WITH_TEACHER, **more), tmp_path)
 
     assert (tmp_path / "describe.json").exists()
+
+
+def test_headers_for_foreign_teachers_are_looked_at_before_anything_starts(
+    settings, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("EDL_TEACHERS_HEADERS", "no header")
+    with pytest.raises(UsageError, match="EDL_TEACHERS_HEADERS: each line is"):
+        describe(settings(TAUGHT, teachers="kserve+grpc://h:1/m"), tmp_path)
