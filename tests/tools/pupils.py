@@ -45,9 +45,7 @@ def taught_job(
     )
 
 
-def books(
-    job: Job, epochs: int = 1, records: int = RECORDS
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def books(job: Job, epochs: int = 1, records: int = RECORDS) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return counts and lessons by record, the latter as shares of what should be there."""
     if job.settings.strategy == "allreduce":
         counts, lessons = dense(job.checkpoint(), "counts"), dense(job.checkpoint(), "lessons")
