@@ -10,7 +10,7 @@ import click
 
 from ..common import launched
 from ..common.errors import JobError, UsageError
-from ..common.values import seconds
+from ..common.values import bounds, seconds
 from .output import is_drawn, outputs, print_report
 from .place import cluster_job, complete_jobs, place, where
 
@@ -195,14 +195,14 @@ def stop(job: str | None, runtime: str, namespace: str) -> None:
     help="Workers wanted, or nodes of a script's job; or say it as the last word.",
 )
 @click.option("--num_ps", type=click.IntRange(1), help="Servers wanted; a pause of some seconds.")
-@click.option("--num_teachers", type=click.IntRange(0), help="Teachers wanted.")
+@click.option("--num_teachers", metavar="N|MIN:MAX", help="Teachers wanted; MIN:MAX: by need.")
 @where
 def scale(
     job: str | None,
     number: int | None,
     option: int | None,
     num_ps: int | None,
-    num_teachers: int | None,
+    num_teachers: str | None,
     runtime: str,
     namespace: str,
 ) -> None:
@@ -217,9 +217,12 @@ def scale(
             "--num_teachers N."
         )
     wanted = number or option or 0
+    least, most = bounds(num_teachers, "--num_teachers") if num_teachers else (None, 0)
+    if least is not None and least < 0:
+        raise UsageError(f"--num_teachers {num_teachers}: give 0 or more.")
     with place(runtime, namespace) as jobs:
         found = jobs.find(job)
-        previous = found.scale(wanted, num_ps or 0, num_teachers)
+        previous = found.scale(wanted, num_ps or 0, least, 0 if most == least else most)
         what = "nodes" if found.status().get("command") == launched.COMMAND else "workers"
     told = [f"{previous} -> {wanted} {what} wanted"] if wanted else []
     told += [f"{num_ps} servers wanted"] if num_ps else []

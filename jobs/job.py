@@ -67,11 +67,17 @@ class Job(Protocol):
         UsageError for what cannot be, JobError where it did not come whole.
         """
 
-    def scale(self, num_workers: int, num_ps: int = 0, num_teachers: int | None = None) -> int:
+    def scale(
+        self,
+        num_workers: int,
+        num_ps: int = 0,
+        num_teachers: int | None = None,
+        max_teachers: int = 0,
+    ) -> int:
         """Ask for so many of each; return how many workers were wanted before.
 
-        0 workers or servers, None: as many as there are. Raises JobError where those of this job
-        cannot change.
+        0 workers or servers, None: as many as there are. `max_teachers`: from `num_teachers` to so
+        many by need; 0: no need. Raises JobError where those of this job cannot change.
         """
 
     def cancel(self, reason: str) -> None:

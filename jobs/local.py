@@ -177,10 +177,16 @@ class LocalJob:
         target = transfer.place_for(path, dest, force)
         return str(target), transfer.copy(self.folder, path, target)
 
-    def scale(self, num_workers: int, num_ps: int = 0, num_teachers: int | None = None) -> int:
+    def scale(
+        self,
+        num_workers: int,
+        num_ps: int = 0,
+        num_teachers: int | None = None,
+        max_teachers: int = 0,
+    ) -> int:
         self.check_running()
         with contextlib.closing(self.client()) as client:
-            return client.scale(num_workers, num_ps, num_teachers)
+            return client.scale(num_workers, num_ps, num_teachers, max_teachers)
 
     def cancel(self, reason: str) -> None:
         if paths.is_queued(self.folder):

@@ -272,14 +272,23 @@ class MasterClient(Line):
         reply = self._call("Status", request, wait_s)
         return reply.revision, json.loads(reply.status_json)
 
-    def scale(self, num_workers: int, num_servers: int = 0, num_teachers: int | None = None) -> int:
+    def scale(
+        self,
+        num_workers: int,
+        num_servers: int = 0,
+        num_teachers: int | None = None,
+        max_teachers: int = 0,
+    ) -> int:
         """Ask for so many of each; returns how many workers were wanted before.
 
-        0 workers or servers, None: as many as there are. Raises JobError where those of this job
-        cannot change.
+        0 workers or servers, None: as many as there are. `max_teachers`: from `num_teachers` to so
+        many by need; 0: no need. Raises JobError where those of this job cannot change.
         """
         request = pb.ScaleRequest(
-            num_workers=num_workers, num_servers=num_servers, num_teachers=num_teachers
+            num_workers=num_workers,
+            num_servers=num_servers,
+            num_teachers=num_teachers,
+            max_teachers=max_teachers,
         )
         reply: pb.ScaleReply = self._call("Scale", request)
         if reply.refused:

@@ -120,11 +120,8 @@ class Front:
         def scale() -> pb.ScaleReply:
             core, servers = self._core, request.num_servers
             if request.HasField("num_teachers"):
-                if not core.settings.most_teachers:
-                    return pb.ScaleReply(
-                        refused="this job has no teachers of its own: start one with --num_teachers"
-                    )
-                self.teachers.scale(request.num_teachers)
+                if refused := self.teachers.scale(request.num_teachers, request.max_teachers):
+                    return pb.ScaleReply(refused=refused)
                 if not (servers or request.num_workers):
                     return pb.ScaleReply(previous=core.replicas.wanted)
             changing = core.changing

@@ -130,9 +130,8 @@ class Need:
             self._looks.popleft()
         rows = sum(each.rows_per_s for each in look.teaching)
         busy_s = sum(each.busy_share for each in look.teaching)
-        kept = _KEPT if busy_s else 1.0
-        self._taught = kept * self._taught + rows
-        self._busy_s = kept * self._busy_s + busy_s
+        self._taught = _KEPT * self._taught + rows
+        self._busy_s = _KEPT * self._busy_s + busy_s
         if rows or look.wait_share > 0 or any(each.queued for each in look.teaching):
             self._asked = now
         if self._mean("wait_share") <= MOST_WAITED:

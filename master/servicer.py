@@ -118,6 +118,9 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
             )
         if request.num_teachers < 0:
             await _refuse(context, f"{request.num_teachers} teachers: give 0 or more")
+        if request.max_teachers and request.max_teachers < request.num_teachers:
+            bounds = f"{request.num_teachers}:{request.max_teachers}"
+            await _refuse(context, f"{bounds} teachers: MIN is above MAX")
         if request.num_servers < 0:
             await _refuse(context, f"{request.num_servers} servers: a job has at least 1")
         return await _wait(self._front.scale(request), context)

@@ -75,14 +75,28 @@ class Teachers:
         """Return the list."""
         return pb.GetTeachersReply(version=self.version, addresses=self._addresses)
 
-    def scale(self, number: int) -> None:
-        """Want so many, because somebody says so: from now on the need has no say."""
-        if self._core.status.state not in ("starting", "running"):
-            return
+    def scale(self, number: int, most: int = 0) -> str:
+        """Want so many, as somebody says; or from so many to `most`, by need, where that is more.
+
+        Return why not; "": it is so.
+        """
+        settings = self._core.settings
+        if not settings.most_teachers:
+            return "this job has no teachers of its own: start one with --num_teachers"
+        if most and not number and settings.without_teachers != "wait":
+            without = settings.without_teachers
+            return f"0:{most} teachers: with --without_teachers {without} none would be waited for"
+        if self._core.status.state in ("starting", "running"):
+            self._scale(number, max(number, most))
+        return ""
+
+    def _scale(self, number: int, most: int) -> None:
         by_need = self._need.most > self._need.least
-        self._bounds = number, number
-        self._need.bound(number, number)
-        if number != self._core.replicas.wanted_of(TEACHER):
+        self._bounds = number, most
+        self._need.bound(number, most)
+        if most > number:
+            self._core.tell(f"teachers wanted: from {number} to {most}, by need")
+        elif number != self._core.replicas.wanted_of(TEACHER):
             no_more = ", and the need decides no more" if by_need else ""
             self._want(number, f"somebody said so{no_more}")
         elif by_need:

@@ -565,14 +565,16 @@ class StatusReply(_message.Message):
     def __init__(self, revision: _Optional[int] = ..., status_json: _Optional[str] = ...) -> None: ...
 
 class ScaleRequest(_message.Message):
-    __slots__ = ("num_workers", "num_servers", "num_teachers")
+    __slots__ = ("num_workers", "num_servers", "num_teachers", "max_teachers")
     NUM_WORKERS_FIELD_NUMBER: _ClassVar[int]
     NUM_SERVERS_FIELD_NUMBER: _ClassVar[int]
     NUM_TEACHERS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TEACHERS_FIELD_NUMBER: _ClassVar[int]
     num_workers: int
     num_servers: int
     num_teachers: int
-    def __init__(self, num_workers: _Optional[int] = ..., num_servers: _Optional[int] = ..., num_teachers: _Optional[int] = ...) -> None: ...
+    max_teachers: int
+    def __init__(self, num_workers: _Optional[int] = ..., num_servers: _Optional[int] = ..., num_teachers: _Optional[int] = ..., max_teachers: _Optional[int] = ...) -> None: ...
 
 class ScaleReply(_message.Message):
     __slots__ = ("previous", "refused")

@@ -96,13 +96,19 @@ class ClusterJob:
                 raise
             raise Unreachable(str(error)) from error  # it passes
 
-    def scale(self, num_workers: int, num_ps: int = 0, num_teachers: int | None = None) -> int:
+    def scale(
+        self,
+        num_workers: int,
+        num_ps: int = 0,
+        num_teachers: int | None = None,
+        max_teachers: int = 0,
+    ) -> int:
         """Ask for so many workers and servers; return how many workers were wanted before.
 
         0: as many as there are. Raises UsageError for a number of nodes that a script's job does
         not allow, and where the scheduler says how many there are.
         """
-        if num_teachers is not None:
+        if num_teachers is not None or max_teachers:
             raise UsageError("A job in a cluster has no teachers of its own yet: see --teachers.")
         top = self._going_on()
         if top["kind"] == names.KIND:

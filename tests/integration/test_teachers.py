@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tools.jobs import NO_RESTARTS
 from tools.kserve import Spec, StandIn
-from tools.pupils import books, must_be_taught, taught_job
+from tools.pupils import MINIBATCH, books, must_be_taught, taught_job
 
 
 def taught(at_least):
@@ -135,3 +135,50 @@ def test_a_foreign_server_whose_model_takes_something_else(tmp_path):
         "'/record' is INT64 [16], and the model takes 'record' (FP32 [-1, 3])" in result["message"]
     )
     assert [] == result["quarantined"]
+
+
+def test_teachers_come_by_need_and_leave_by_word(tmp_path):
+    """None at first: who waits brings one; then somebody says how many, and the need is silent.
+
+    Broken once: the workers' scalars do not count waits that are not over.
+    """
+    job = taught_job(tmp_path, num_teachers=0, max_teachers=4, num_workers=1, num_epochs=2)
+    with job:
+        job.watch(taught(100))
+        client = job.client()
+        client.scale(0, num_teachers=1)
+        client.close()
+        assert 0 == job.wait(), job.logs()
+
+    result = job.result()
+    (decision,) = result["teaching"]["decisions"]
+    assert (0, 1) == (decision["before"], decision["wanted"])
+    assert "a worker waits, and no teacher is there" == decision["why"]
+    told = [each["text"] for each in result["events"]]
+    assert "teachers wanted: 1, and the need decides no more" in told
+    must_be_taught(job, 2)
+
+
+@pytest.mark.slow
+def test_slow_teachers_become_as_many_as_are_needed(tmp_path):
+    """A device of 0.1 s a minibatch each: from 1 to as many as students of 0.04 s a step need."""
+    job = taught_job(
+        tmp_path,
+        num_teachers=1,
+        max_teachers=6,
+        teacher_batch_size=MINIBATCH,
+        delay_s=0.04,
+        num_workers=1,
+        num_epochs=30,
+    )
+    (tmp_path / "teach").write_text("sleep 0.1")
+    with job:
+        status = job.watch(lambda s: s["records_done"] > 20_000)
+        (tmp_path / "teach").write_text("")
+        assert 0 == job.wait(), job.logs()
+
+    decisions = status["teaching"]["decisions"]
+    assert 1 <= len(decisions) <= 3, decisions
+    assert 2 <= decisions[-1]["wanted"] <= 4, decisions
+    assert status["teaching"]["wait_share"] <= 0.02
+    must_be_taught(job, 30)

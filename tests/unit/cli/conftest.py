@@ -109,7 +109,9 @@ class FakeMaster(master_pb2_grpc.MasterServicer):  # type: ignore[misc]
 
     def Scale(self, request: pb.ScaleRequest, context: Any) -> pb.ScaleReply:
         servers = f", {request.num_servers} servers" if request.num_servers else ""
-        self.asked.append(f"scale: {request.num_workers}{servers}")
+        taught = f", {request.num_teachers}:{request.max_teachers} teachers"
+        teachers = taught if request.HasField("num_teachers") else ""
+        self.asked.append(f"scale: {request.num_workers}{servers}{teachers}")
         if request.num_servers > 8:
             return pb.ScaleReply(refused="it keeps its servers")
         return pb.ScaleReply(previous=2)

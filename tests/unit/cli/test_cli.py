@@ -575,6 +575,17 @@ def test_scale_tells_before_and_after(run: Run, running: Any) -> None:
     assert (0, "census: 2 -> 5 workers wanted\n", ["scale: 5"]) == (code, out, master.asked)
 
 
+def test_scale_of_teachers_says_how_many_or_by_need(run: Run, running: Any) -> None:
+    master = running("census")
+
+    assert (0, "census: 0 teachers wanted\n", "") == run("scale", "census", "--num_teachers", "0")
+    assert "1:8 teachers wanted" in run("scale", "census", "--num_teachers", "1:8")[1]
+    assert ["scale: 0, 0:0 teachers", "scale: 0, 1:8 teachers"] == master.asked
+    for said, why in (("8:1", "did you mean 1:8?"), ("x", "is no range"), ("-1", "give 0 or more")):
+        code, _, err = run("scale", "census", f"--num_teachers={said}")
+        assert (2, True) == (code, why in err), err
+
+
 def test_wrong_token_is_refused(run: Run, running: Any, home: Path) -> None:
     running("census")
     (home / "jobs/census/token").write_text("wrong")

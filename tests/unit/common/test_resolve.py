@@ -414,3 +414,34 @@ def test_what_judges_in_pods_needs_a_folder_that_outlives_them(data: str) -> Non
     with pytest.raises(UsageError, match="--keep_best needs a folder that outlives the pods"):
         resolve("train", given)
     resolve("train", {**given, "job_volume": "claim_name=c"})
+
+
+@pytest.mark.parametrize(
+    ("said", "bounds", "most"),
+    [("2", (2, 0), 2), (2, (2, 0), 2), ("1:8", (1, 8), 8), ("0:4", (0, 4), 4), ("3:3", (3, 3), 3)],
+)
+def test_teachers_are_a_number_or_a_range(
+    data: str, said: object, bounds: tuple[int, int], most: int
+) -> None:
+    settings = train(data, num_teachers=said)
+
+    assert bounds == (settings.num_teachers, settings.max_teachers)
+    assert (most, True) == (settings.most_teachers, settings.has_teachers)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"num_teachers": "4:1"}, "--num_teachers 4:1: MIN is above MAX; did you mean 1:4?"),
+        ({"num_teachers": "1:x"}, "--num_teachers 1:x is no range: say MIN:MAX"),
+        ({"num_teachers": "-1:2"}, "--num_teachers is at least 0"),
+        ({"num_teachers": "1:2", "max_teachers": 3}, "leave out --max_teachers"),
+        ({"num_teachers": 4, "max_teachers": 3}, "--max_teachers 3 is below --num_teachers 4"),
+        ({"num_teachers": "0:3", "without_teachers": "fail"}, "give 1:3, or leave that out"),
+    ],
+)
+def test_a_range_of_teachers_that_cannot_be_is_told(
+    data: str, values: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)):
+        train(data, **values)
