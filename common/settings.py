@@ -196,11 +196,7 @@ class JobSettings(Stored):
         30.0, "How long one teacher has; then another is asked.", "Teachers", of=("train",)
     )
     teacher_batch_size: int = knob(
-        0,
-        "Records of a batch at a teacher, which it makes of what is queued; 0: the size at which "
-        "it computes the most a second, searched at its first request.",
-        "Teachers",
-        of=("train",),
+        0, "Records of a teacher's batch; 0: the fastest, searched.", "Teachers", of=("train",)
     )
     teacher_queue_delay_s: float = knob(
         0.0, "How long a batch that is not full waits for more.", "Teachers", of=("train",)
@@ -211,6 +207,13 @@ class JobSettings(Stored):
         "Teachers",
         choices=("float32", "float16"),
         of=("train",),
+    )
+
+    teacher_cache: str = knob(
+        "", "Folder that keeps what teachers answer.", "Teachers", path=True, of=("train",)
+    )
+    teacher_views: int = knob(
+        1, "Views of a record, by epoch (view_seeds).", "Teachers", minimum=1, of=("train",)
     )
 
     # -- Consistency
@@ -467,8 +470,8 @@ class JobSettings(Stored):
 
     @property
     def has_teachers(self) -> bool:
-        """Tell whether records are taught: by teachers of the job's own, or by others'."""
-        return bool(self.num_teachers or self.teachers)
+        """Tell whether records are taught: by the job's own teachers, others', or a cache."""
+        return bool(self.num_teachers or self.teachers or self.teacher_cache)
 
     @property
     def minibatches_per_task(self) -> int:

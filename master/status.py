@@ -202,13 +202,14 @@ class Status:
 
 
 def _teaching(workers: Sequence[Member]) -> dict[str, float]:
-    """Return records taught and untaught, and the share of time in which workers waited for that.
+    """Return records taught, by teachers or a cache, or not, and the share of time waited for that.
 
     Of the workers of now.
     """
     shares = [m.scalars["teacher_wait_share"] for m in workers if "teacher_wait_share" in m.scalars]
     return {
         "records": sum(m.scalars.get("taught", 0.0) for m in workers),
+        "cached": sum(m.scalars.get("cached", 0.0) for m in workers),
         "untaught": sum(m.scalars.get("untaught", 0.0) for m in workers),
         "wait_share": round(sum(shares) / len(shares), 4) if shares else 0.0,
     }

@@ -202,3 +202,31 @@ def test_a_job_with_teachers_or_meant_without_is_sound(settings, tmp_path, more)
     describe(settings(TAUGHT, WITH_TEACHER, **more), tmp_path)
 
     assert (tmp_path / "describe.json").exists()
+
+
+def test_a_job_of_a_cache_alone_needs_one_with_the_answers_of_one_teacher(settings, tmp_path):
+    folder = tmp_path / "cache"
+    alone = settings(TAUGHT, WITH_TEACHER, teacher_cache=str(folder))
+    with pytest.raises(UsageError, match=f"--teacher_cache {folder} has no answers, and the job"):
+        describe(alone, tmp_path)
+
+    for number in range(2):
+        there = folder / (f"{number}" * 32)
+        there.mkdir(parents=True)
+        (there / f"{'a' * 64}.safetensors").touch()
+        if not number:
+            describe(alone, tmp_path)
+    with pytest.raises(UsageError, match=f"2 teachers, {'0' * 32}, {'1' * 32}, .* name one, as in"):
+        describe(alone, tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_refused_at_the_start(settings, tmp_path):
+    there = tmp_path / "cache"
+    wanted = settings(TAUGHT, WITH_TEACHER, teachers="h:1", teacher_cache=str(there))
+    describe(wanted, tmp_path)
+    assert there.is_dir()
+    there.rmdir()
+    there.touch()
+
+    with pytest.raises(UsageError, match=f"--teacher_cache {there} is not to be had: File exists"):
+        describe(wanted, tmp_path)

@@ -73,6 +73,31 @@ def test_all_slices_are_the_minibatch_whoever_trains(size, shares, most, data):
             assert all(part[2] <= most + 1 for piece in pieces for part in piece.parts)
 
 
+@given(size=st.integers(1, 40), most=st.integers(0, 4), least=st.integers(1, 2), data=st.data())
+def test_teachers_are_told_which_records_they_are_asked_about(size, most, least, data):
+    """Broken once: SliceReader tells those of the whole span with each part."""
+    skips = data.draw(st.sets(st.integers(0, size - 1), max_size=size))
+    told = []
+
+    def ask(features, labels, seen):
+        told.append((features.tolist(), seen.records.tolist(), seen.source, seen.view))
+
+    for views, view in ((1, 0), (3, 1), (2, 1)):
+        reader = TaskReader(
+            {pb.TRAIN: Numbers()}, feed, minibatch=8, seed=3, shuffle=True, least=least, ask=ask
+        )
+        reader.views = views
+        task = task_of(size, skips=sorted(skips))
+        task.epoch, task.source = 7, "s"
+        for each in (reader, SliceReader(reader, rank=0, shares=2, most=most)):
+            told.clear()
+            list(each.read(Lease(task), 0))
+
+            assert all(fed == records for fed, records, *_ in told)
+            assert {("s", view)} >= {(source, seen) for _, _, source, seen in told}
+            assert bool(told) == (len(skips) < size)
+
+
 @given(size=st.integers(1, 40), shares=st.integers(1, 6))
 def test_a_latecomer_has_no_slice_but_something_to_compute_on(size, shares):
     pieces, _ = slices(task_of(size), shares, shares)
