@@ -262,6 +262,11 @@ def _check_teachers(settings: JobSettings, say: Say) -> None:
             served_at(where)
         except ValueError as error:
             raise UsageError(f"{say('teachers')}: {where!r} {error}.") from error
+        if settings.teacher_cache and served_at(where) is not None:
+            raise UsageError(
+                f"{say('teacher_cache')} keeps answers by the teacher's fingerprint, which {where} "
+                "does not tell: leave out one of them."
+            )
     least, most = settings.num_teachers, settings.max_teachers
     if most and most < least:
         raise UsageError(f"{say('max_teachers')} {most} is below {say('num_teachers')} {least}.")

@@ -174,9 +174,7 @@ class JobSettings(Stored):
     num_teachers: int = knob(
         0, "Teachers, processes of teacher(): N, or MIN:MAX by need.", "Teachers", of=("train",)
     )
-    max_teachers: int = knob(
-        0, "The MAX of --num_teachers MIN:MAX; 0: none.", "Teachers", of=("train",)
-    )
+    max_teachers: int = knob(0, "The MAX of --num_teachers MIN:MAX.", "Teachers", of=("train",))
     teachers: str = knob(
         "", "Others' teachers: HOST:PORT,kserve+http://HOST:PORT/MODEL.", "Teachers", of=("train",)
     )
@@ -185,9 +183,8 @@ class JobSettings(Stored):
     )
     without_teachers: str = knob(
         "wait",
-        "What follows where no teacher answers: wait (--teacher_wait_s, then the job fails), "
-        "hard_labels (records are trained without, and counted), fail (at once where none is "
-        "there any more).",
+        "Where no teacher answers: wait (--teacher_wait_s, then fail), hard_labels (train "
+        "without, and count), fail (at once where none is there any more).",
         "Teachers",
         choices=("wait", "hard_labels", "fail"),
         of=("train",),
@@ -199,11 +196,7 @@ class JobSettings(Stored):
         30.0, "How long one teacher has; then another is asked.", "Teachers", of=("train",)
     )
     teacher_batch_size: int = knob(
-        0,
-        "Records of a batch at a teacher, which it makes of what is queued; 0: the size at which "
-        "it computes the most a second, searched at its first request.",
-        "Teachers",
-        of=("train",),
+        0, "Records of a teacher's batch; 0: the fastest, searched.", "Teachers", of=("train",)
     )
     teacher_queue_delay_s: float = knob(
         0.0, "How long a batch that is not full waits for more.", "Teachers", of=("train",)
@@ -214,6 +207,12 @@ class JobSettings(Stored):
         "Teachers",
         choices=("float32", "float16"),
         of=("train",),
+    )
+    teacher_cache: str = knob(
+        "", "Folder that keeps what teachers answer.", "Teachers", path=True, of=("train",)
+    )
+    teacher_views: int = knob(
+        1, "Views of a record, by epoch (view_seeds).", "Teachers", minimum=1, of=("train",)
     )
 
     # -- Consistency
@@ -466,8 +465,8 @@ class JobSettings(Stored):
 
     @property
     def has_teachers(self) -> bool:
-        """Tell whether records are taught: by teachers of the job's own, or by others'."""
-        return bool(self.most_teachers or self.teachers)
+        """Tell whether records are taught: by the job's own teachers, others', or a cache."""
+        return bool(self.most_teachers or self.teachers or self.teacher_cache)
 
     @property
     def most_teachers(self) -> int:

@@ -1,12 +1,13 @@
 """Teachers beside a job: they answer what the student is to learn of each record.
 
 A job has them by `--num_teachers` (docs/distillation.md); a script of one's own asks them by
-`DistillReader`.
+`DistillReader`. `view_seeds` is for a `feed` that augments.
 """
 
 from __future__ import annotations
 
+from ..data.views import view_seeds
 from .reader import DistillReader
 from .teachers import Rules
 
-__all__ = ["DistillReader", "Rules"]
+__all__ = ["DistillReader", "Rules", "view_seeds"]

@@ -110,13 +110,13 @@ class Balance:
             it.misses += 1
             it.not_before = now + _BACKOFF.after(it.misses)
 
-    def wrong(self, name: str, rows: int) -> bool:
+    def wrong(self, name: str, rows: int, most: int = MOST_STRIKES) -> bool:
         """Note a wrong answer. True: it was one too many, and the teacher is asked no more."""
         it = self.ended(name, rows)
         if it is None or it.is_out:
             return False
         it.strikes += 1
-        it.is_out = it.strikes >= MOST_STRIKES
+        it.is_out = it.strikes >= most
         return it.is_out
 
     def late_after(self) -> float | None:

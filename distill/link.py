@@ -139,6 +139,7 @@ class TeacherLink:
     def _drop(self, there: _Socket) -> None:
         with self._lock:
             self._all.discard(there)
+            self._about = None  # who comes back at this address may be another
         there.stream.close()
 
     def _tcp(self, deadline: float) -> _Socket:

@@ -21,7 +21,7 @@ from ..common import background
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import EdlError, PeerError, Unreachable
 from . import tree
-from .balance import Balance
+from .balance import MOST_STRIKES, Balance
 from .frames import Part
 from .link import Answer, Busy, Refused
 
@@ -37,11 +37,15 @@ class Untaught(EdlError):
     """A question has no answer, and the job may not go on without it."""
 
 
+class Stranger(EdlError):
+    """A teacher is not the one that is to be asked, whatever the question."""
+
+
 class Link(Protocol):
     """A way to one teacher (link.py, kserve.py)."""
 
     def teach(self, parts: Sequence[Part], rows: int, timeout_s: float, whole: bool) -> Answer:
-        """Ask, and wait. Raises Busy, Refused, PeerError."""
+        """Ask, and wait. Raises Busy, Refused, Stranger, PeerError."""
         ...
 
     def close(self) -> None: ...
@@ -111,9 +115,8 @@ class Teachers:
         self._largest_nbytes = 1
         self._closed = False
         self._had_one = False  # a teacher, ever
-        self._out: set[str] = set()
+        self._out: dict[str, str] = {}  # taken out, and why
         self._last = ""  # error of one that did not answer
-        self._wrong = ""  # what was wrong with the last wrong answer
         self._waited_s = 0.0  # by the student, for answers
         self._waits: list[float] = []  # of now: since when
         self.untaught = 0  # records that went on without
@@ -172,7 +175,10 @@ class Teachers:
 
         Raises TypeError where the features are no tensors and arrays.
         """
-        parts = tree.parts_of(features, "feed's features")
+        return self.ask_parts(tree.parts_of(features, "feed's features"))
+
+    def ask_parts(self, parts: list[Part]) -> Question:
+        """Ask about these arrays; return at once."""
         rows = tree.rows_of(parts)
         question = Question(parts, 1 if rows is None else rows, rows is None)
         with self._lock:
@@ -222,7 +228,9 @@ class Teachers:
                 f"no teacher has answered for {self._rules.wait_s:g} s (--teacher_wait_s): see "
                 f"their logs, or start more of them (--num_teachers).{last}"
             )
-        out = f", and {len(self._out)} answered wrongly ({self._wrong})" if self._out else ""
+        out = ""
+        if self._out:
+            out = f", and {len(self._out)} answered wrongly (the last: {[*self._out.values()][-1]})"
         return (
             f"no teacher is there{out}: start some (`edl scale --num_teachers`), or let the job go "
             "on with hard labels (--without_teachers hard_labels)"
@@ -311,7 +319,7 @@ class Teachers:
         """Note what became of one request, and have the question asked again where need be."""
         now = self._clock.now()
         question.asked.pop(name, None)
-        wrong = ""
+        wrong, most = "", MOST_STRIKES
         if reply is not None:
             wrong = _fault(reply.parts, question)
             if not wrong:
@@ -327,12 +335,13 @@ class Teachers:
             question.refusals += 1
             if question.refusals >= _MOST_REFUSALS:
                 question.error = f"the teachers refuse it: {error}"
+        elif isinstance(error, Stranger):
+            wrong, most = str(error), 1
         elif not isinstance(error, Busy | PeerError):
             question.error = str(error)
         if wrong:
-            self._wrong = wrong
-            if self._balance.wrong(name, question.rows):
-                self._out.add(name)
+            if self._balance.wrong(name, question.rows, most):
+                self._out[name] = wrong
                 self._on_note(f"the teacher at {name} is asked no more: {wrong}")
         else:
             self._balance.missed(name, question.rows, now)

@@ -32,7 +32,7 @@ class Teaching:
         self._device = device
         self._narrow = replies == "float16"
         self._model = definition.teacher().to(device)
-        self.fingerprint = fingerprint(definition, self._model)
+        self.fingerprint = fingerprint(definition, self._model, replies)
 
     @torch.no_grad()
     def __call__(self, parts: Sequence[Part], _rows: int) -> list[Part]:
@@ -43,9 +43,12 @@ class Teaching:
         return [_narrowed(part) for part in told] if self._narrow else told
 
 
-def fingerprint(definition: Definition, model: nn.Module) -> str:
-    """Return what tells a teacher from others: its values, and the file of its definition."""
-    digest = hashlib.sha256()
+def fingerprint(definition: Definition, model: nn.Module, replies: str = "float32") -> str:
+    """Return what tells a teacher's answers from others'.
+
+    Its values, the file of its definition, and how wide its replies are.
+    """
+    digest = hashlib.sha256(b"" if replies == "float32" else replies.encode())
     for name, tensor in sorted(model.state_dict().items()):
         told = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {told.dtype} {tuple(told.shape)};".encode())

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .frames import Part
@@ -29,7 +30,7 @@ def parts_of(values: Any, what: str) -> list[Part]:
 
     def walk(value: Any, path: str) -> None:
         if isinstance(value, Tensor):
-            found.append(_part(path, value))
+            found.append(part_of(path, value))
         elif isinstance(value, np.ndarray) and value.dtype != object:
             found.append(Part(path, value))
         elif isinstance(value, Mapping):
@@ -98,7 +99,8 @@ def _built(node: Any) -> Any:
     return {re.sub(r"\\(.)", r"\1", key[1:]): each for key, each in zip(node, made, strict=True)}
 
 
-def _part(path: str, tensor: Tensor) -> Part:
+def part_of(path: str, tensor: Tensor) -> Part:
+    """Return a tensor as an array of this name, of the same memory where it can be."""
     tensor = tensor.detach().cpu().contiguous()
     if tensor.dtype == torch.bfloat16:
         return Part(path, tensor.view(torch.uint16).numpy(), True)
@@ -145,3 +147,21 @@ def has_nan(part: Part) -> bool:
     if part.is_bfloat16:
         return bool(((values & 0x7FFF) > 0x7F80).any())
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
+
+
+def picked(parts: Sequence[Part], rows: NDArray[np.int64]) -> list[Part]:
+    """Return a copy of these rows of each array."""
+    return [Part(each.name, each.values[rows], each.is_bfloat16) for each in parts]
+
+
+def woven(mine: NDArray[np.bool_], some: Sequence[Part], others: Sequence[Part]) -> list[Part]:
+    """Return arrays whose rows are in order those of `some` where `mine`, else of `others`.
+
+    Both are of one kind (`kind_of`).
+    """
+    made = []
+    for one, other in zip(some, others, strict=True):
+        values = np.empty((len(mine), *one.values.shape[1:]), one.values.dtype)
+        values[mine], values[~mine] = one.values, other.values
+        made.append(Part(one.name, values, one.is_bfloat16))
+    return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-NAMES = ("taught", "untaught")  # of a worker's heartbeat
+NAMES = ("taught", "cached", "untaught")  # of a worker's heartbeat
 
 
 class Lessons:
@@ -27,6 +27,6 @@ class Lessons:
 
     @property
     def totals(self) -> dict[str, int]:
-        """The records taught, and those that were not."""
-        taught, untaught = (round(sum(self.of[name].values())) for name in NAMES)
-        return {"records": taught, "untaught": untaught}
+        """The records taught, by teachers or by a cache, and those that were not."""
+        taught, cached, untaught = (round(sum(self.of[name].values())) for name in NAMES)
+        return {"records": taught, "cached": cached, "untaught": untaught}

@@ -87,6 +87,7 @@ class Replay:
             prepare=self._trainer.prepare,
             least=least_records(self._trainer.model),
         )
+        self._reader.views = settings.teacher_views
         self._first = {
             name: np.array(tensor.detach().cpu().float().numpy(), order="C")
             for name, (tensor, _) in dense_tensors(make_model()).items()

@@ -10,7 +10,7 @@ applied a span before drops exactly that span (docs/architecture.md, "The books"
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 import numpy as np
@@ -23,11 +23,15 @@ from ..data.reader import RecordReader, Records, take
 
 @dataclass(frozen=True)
 class Minibatch:
-    """Positions [start, end) of a task, and the raw records that are to be used."""
+    """Positions [start, end) of a task, and the raw records that are to be used.
+
+    `numbers`: int64[used], theirs in the source.
+    """
 
     start: int
     end: int
     records: Records
+    numbers: NDArray[np.int64] = field(compare=False)  # arrays have no one answer to ==
 
     @property
     def used(self) -> int:
@@ -143,5 +147,6 @@ def spans(
     place = 0
     for a, b in pieces:
         used = int(np.count_nonzero(wanted[a:b]))
-        yield Minibatch(a, b, take(records, slice(place, place + used)) if used else [])
+        mine = take(records, slice(place, place + used)) if used else []
+        yield Minibatch(a, b, mine, start + offsets[a:b][wanted[a:b]])
         place += used

@@ -20,6 +20,7 @@ from ..common.settings import JobSettings
 from ..common.storage import load as load_manifest
 from ..common.teacher_address import split_addresses
 from ..data.reader import RecordReader
+from ..distill import cache
 from ..distill.kserve.link import check_addresses
 from ..model_zoo.check import check_definition
 from ..model_zoo.spec import SIGNATURES, Definition, load_definition
@@ -170,12 +171,29 @@ def _check_teachers(definition: Definition, settings: JobSettings) -> None:
             f"{where}: loss takes no teacher's answers. Expected: def loss(outputs, labels, "
             "teacher) -> Tensor"
         )
+    if settings.teacher_cache:
+        _check_cache(
+            Path(settings.teacher_cache), bool(settings.most_teachers or settings.teachers)
+        )
     alone = not settings.has_teachers and settings.without_teachers != "hard_labels"
     if alone and definition.has("teacher"):
         raise DefinitionError(
             f"{where}: the definition has a teacher, and the job has none: give --num_teachers N, "
             "or --without_teachers hard_labels to train without"
         )
+
+
+def _check_cache(folder: Path, has_teachers: bool) -> None:
+    """Check that there is a cache to learn from, or to write to. Raises UsageError."""
+    if not has_teachers:
+        cache.only(folder)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--teacher_cache {folder} is not to be had: {error.strerror}: give another folder"
+        ) from error
 
 
 def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:

@@ -142,7 +142,7 @@ class Factory:
         prepare: Callable[[Any], Any],
         least: int,
     ) -> TaskReader:
-        return TaskReader(
+        reader = TaskReader(
             parts.readers,
             parts.definition.feed,
             minibatch=minibatch,
@@ -152,6 +152,8 @@ class Factory:
             least=least,
             ask=None if self.school is None else self.school.ask,
         )
+        reader.views = self._settings.teacher_views
+        return reader
 
     def _loss(self, definition: Definition) -> Callable[[Any, Any], Any]:
         """Return the loss, of what is taught too; the teachers are asked from now on."""

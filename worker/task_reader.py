@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..common.order import order
 from ..data.reader import RecordReader, Records, take
+from ..data.views import Seen, showing
 from ..proto import master_pb2 as pb
 from . import batches
 from .batches import user_code
@@ -55,7 +56,9 @@ class TaskReader:
 
     `readers` by task kind; `feed(records, mode)` as the definition's.
 
-    `ask(features, labels)` asks the teachers, and returns what stands for the labels.
+    `ask(features, labels, seen)` asks the teachers, and returns what stands for the labels.
+
+    `views`: of a record, one after the other by epoch.
 
     `least`: records that a forward pass of training needs; a minibatch of one has it so many times.
     """
@@ -70,7 +73,7 @@ class TaskReader:
         shuffle: bool,
         prepare: Callable[[Any], Any] = lambda _features: None,
         least: int = 1,
-        ask: Callable[[Any, Any], Any] | None = None,
+        ask: Callable[[Any, Any, Seen], Any] | None = None,
     ) -> None:
         self.readers = readers
         self.minibatch = minibatch
@@ -80,6 +83,7 @@ class TaskReader:
         self._prepare = prepare
         self._least = least
         self._ask = ask
+        self.views = 1  # may be set before anything is read
 
     def minibatch_of(self, _lease: Lease) -> int:
         """Return how many records a minibatch of the task has."""
@@ -112,7 +116,9 @@ class TaskReader:
             batch = Batch(lease, span.start, span.end, span.used)
             if span.used:
                 with user_code(span.start, span.end, task.source):
-                    batch.features, batch.labels, batch.prepared = self.fed(span.records, mode)
+                    seen = self.seen(task, span.numbers)
+                    fed = self.fed(span.records, mode, seen)
+                    batch.features, batch.labels, batch.prepared = fed
             yield batch
 
     def offsets(self, lease: Lease) -> NDArray[np.int64]:
@@ -121,7 +127,11 @@ class TaskReader:
         shuffled = self._shuffle and task.kind == pb.TRAIN
         return order(self._seed, task.epoch, task.id, lease.size, shuffled)
 
-    def fed(self, records: Records, mode: str) -> tuple[Any, Any, Any]:
+    def seen(self, task: pb.Task, numbers: NDArray[np.int64]) -> Seen:
+        """Return which records these of a task are, and in which view they are seen."""
+        return Seen(task.source, numbers, task.epoch % self.views)
+
+    def fed(self, records: Records, mode: str, seen: Seen) -> tuple[Any, Any, Any]:
         """Return features, labels and what `prepare` makes of the features.
 
         In training a single record is given `least` times, for a mean over one that batch
@@ -129,9 +139,11 @@ class TaskReader:
         """
         if mode == "train" and len(records) == 1 < self._least:
             records = take(records, np.zeros(self._least, np.int64))
-        features, labels = self._feed(records, mode)
+            seen = replace(seen, records=np.repeat(seen.records, self._least))
+        with showing(seen):
+            features, labels = self._feed(records, mode)
         if self._ask is not None and mode == "train":
-            labels = self._ask(features, labels)
+            labels = self._ask(features, labels, seen)
         return features, labels, self._prepare(features)
 
 

@@ -6,7 +6,10 @@ where the answer is awaited: whatever the student can compute before is computed
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,17 +17,22 @@ import torch
 from ..common import background
 from ..common.clock import Clock
 from ..common.errors import Unreachable
-from ..common.identity import job_identity
+from ..common.identity import Identity, job_identity
 from ..common.rpc import job_token
 from ..common.settings import JobSettings
 from ..common.teacher_address import split_addresses
+from ..data.views import Seen
 from ..distill.alone import teachers_identity
+from ..distill.cached import Cached
 from ..distill.kserve.link import check_addresses, connect
-from ..distill.teachers import Question, Rules, Teachers
+from ..distill.link import TeacherLink
+from ..distill.teachers import Link, Rules, Teachers
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
 from . import pulse
 from .device import to_device
+
+log = logging.getLogger("edl.worker")
 
 _LOOK_S = 10.0  # how long the master may hold the question where the teachers are
 
@@ -32,19 +40,17 @@ _LOOK_S = 10.0  # how long the master may hold the question where the teachers a
 class Lesson:
     """The labels of a minibatch, and what its teachers answer."""
 
-    def __init__(self, labels: Any, question: Question, teachers: Teachers) -> None:
+    def __init__(self, labels: Any, answer: Callable[[], Any] | None) -> None:
+        """`answer`: waits for what is taught; None: that is known."""
         self.labels = labels
         self.teacher: Any = None
-        self._question: Question | None = question
-        self._teachers = teachers
+        self._answer = answer
 
     def to(self, device: torch.device) -> Lesson:
         """Wait for the answer, and move it and the labels to the device. Raises Untaught."""
-        if self._question is not None:
-            self.teacher = self._teachers.answer(self._question, self._question.rows)
-            self._question = None
-        moved = Lesson.__new__(Lesson)
-        moved.labels, moved._question = to_device(self.labels, device), None
+        if self._answer is not None:
+            self.teacher, self._answer = self._answer(), None
+        moved = Lesson(to_device(self.labels, device), None)
         moved.teacher = to_device(self.teacher, device)
         return moved
 
@@ -53,9 +59,19 @@ class School:
     """The teachers of a worker: who they are, as the master tells, and what they are asked."""
 
     def __init__(self, master: MasterClient, settings: JobSettings, clock: Clock) -> None:
+        self._master = master
         own, others = job_identity(job_token()), teachers_identity()
         fixed = split_addresses(settings.teachers)
         check_addresses(fixed)
+        self._cached: Cached | None = None
+        if settings.teacher_cache:
+            self._cached = Cached(
+                Path(settings.teacher_cache),
+                job_token(),
+                alone=not settings.most_teachers and not fixed,
+                clock=clock,
+                on_note=self._note,
+            )
         count = max(1, settings.most_teachers + len(fixed))
         rules = Rules(
             wait_s=settings.teacher_wait_s,
@@ -64,13 +80,13 @@ class School:
             window=2 * count + 2,
         )
         self.teachers = Teachers(
-            lambda address: connect(address, others if address in fixed else own),
+            lambda address: self._link(address, others if address in fixed else own),
             rules,
             clock=clock,
             on_wait=pulse.excuse,
             on_note=self._note,
         )
-        self._master, self._clock, self._fixed = master, clock, fixed
+        self._clock, self._fixed, self._without = clock, fixed, settings.without_teachers
         self._closed = False
         self._looked, self._waited_s, self._records = clock.now(), 0.0, 0
         if settings.most_teachers:
@@ -78,9 +94,14 @@ class School:
         else:
             self.teachers.update(fixed)
 
-    def ask(self, features: Any, labels: Any) -> Lesson:
+    def ask(self, features: Any, labels: Any, seen: Seen) -> Lesson:
         """Ask about a minibatch, and return its labels with what will be taught."""
-        return Lesson(labels, self.teachers.ask(features), self.teachers)
+        if self._cached is not None:
+            asked = self._cached.ask(self.teachers, features, seen)
+            answer = partial(self._cached.answer, self.teachers, asked, without=self._without)
+            return Lesson(labels, answer)
+        question = self.teachers.ask(features)
+        return Lesson(labels, partial(self.teachers.answer, question, len(seen.records)))
 
     def scalars(self) -> dict[str, float]:
         """Return what the heartbeat tells: records; their rate and the waits since the last one."""
@@ -92,6 +113,7 @@ class School:
         self._looked, self._waited_s, self._records = now, waited_s, records
         return {
             "taught": float(self.teachers.taught),
+            "cached": float(self._cached.cached if self._cached is not None else 0),
             "untaught": float(self.teachers.untaught),
             "teacher_wait_share": share,
             "taught_per_s": rate,
@@ -100,6 +122,14 @@ class School:
     def close(self) -> None:
         self._closed = True
         self.teachers.close()
+        if self._cached is not None:
+            self._cached.close()
+
+    def _link(self, address: str, identity: Identity) -> Link:
+        link = connect(address, identity)
+        if self._cached is None or not isinstance(link, TeacherLink):
+            return link
+        return self._cached.link(address, link)
 
     def _find(self) -> None:
         """Follow the master's list of teachers."""
@@ -114,7 +144,10 @@ class School:
                 self.teachers.update([*reply.addresses, *self._fixed])
 
     def _note(self, text: str) -> None:
-        self._master.heartbeat_with(pb.HeartbeatRequest(notes=[text]))
+        """Tell the user, without waiting: the master may be away."""
+        log.warning("%s", text)
+        request = pb.HeartbeatRequest(notes=[text])
+        background.begin("note", lambda: self._master.heartbeat_with(request))
 
 
 def taught_loss(loss: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -27,7 +27,7 @@ def taught_job(
         envs["MINIBATCH"] = str(MINIBATCH)
         params["records"] = records
     return Job(
-        folder / "job",
+        folder / settings.pop("name", "job"),
         **{
             "model_def": "pupil",
             "model_params": params,

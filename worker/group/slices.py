@@ -21,7 +21,7 @@ from ...data.reader import take
 from ...master.client import MasterClient
 from ...proto import master_pb2 as pb
 from .. import batches
-from ..batches import user_code
+from ..batches import Minibatch, user_code
 from ..task_reader import Batch, Lease, TaskReader, skipped
 
 _LEAST = 2  # records of a slice, or of a stand-in: batch normalisation needs two
@@ -131,17 +131,20 @@ class SliceReader:
         for span, (total, count) in zip(spans, counts, strict=True):
             piece = Slice(lease, span.start, span.end, count, total=total)
             with user_code(span.start, span.end, task.source):
-                piece.parts = list(self._parts(span.records, bool(count)))
+                piece.parts = list(self._parts(task, span, bool(count)))
             self._number += bool(total)
             yield piece
 
-    def _parts(self, records: Any, counts: bool) -> Iterator[tuple[Any, Any, int, Any]]:
-        count = len(records)
+    def _parts(
+        self, task: pb.Task, span: Minibatch, counts: bool
+    ) -> Iterator[tuple[Any, Any, int, Any]]:
+        count = span.used
         passes = passes_of(count, self._most)
         if self.splits(self._number):
             passes = max(passes, min(count // _LEAST, 2))
         for number in range(passes if count else 0):
             part = part_of(0, count, number, passes)
-            mine = take(records, np.arange(part.start, part.stop))
-            features, labels, prepared = self._whole.fed(mine, "train")
+            mine = np.arange(part.start, part.stop)
+            seen = self._whole.seen(task, span.numbers[mine])
+            features, labels, prepared = self._whole.fed(take(span.records, mine), "train", seen)
             yield features, labels, len(part) if counts else 0, prepared

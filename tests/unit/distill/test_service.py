@@ -398,3 +398,20 @@ def test_the_peers_bytes_end_its_connection_and_no_other(place):
 
 def deadline():
     return time.monotonic() + FAR_S
+
+
+def test_who_comes_back_at_an_address_is_asked_anew_who_it_is(place):
+    """Broken once: TeacherLink keeps what the first one told."""
+    first = place.teacher()
+    link = place.link(first)
+    link.teach([frames.Part("", np.arange(3))], 3, FAR_S, False)
+    assert {"kind": "test"}.items() <= link.about().items()
+    first.close()
+    second = Teacher(identity=IDENTITY, port=first.listening.tcp_port)
+    place.ends.append(second.close)
+    second.begin(double, {"kind": "another"})
+
+    with pytest.raises(Unreachable):
+        link.teach([frames.Part("", np.arange(3))], 3, FAR_S, False)
+
+    assert link.about()["kind"] == "another"

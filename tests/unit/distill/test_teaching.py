@@ -63,6 +63,7 @@ def test_a_fingerprint_tells_teachers_apart(definition):
 
     assert made == fingerprint(definition, same)
     assert made != fingerprint(definition, other)
+    assert made != fingerprint(definition, same, "float16")
 
 
 @pytest.mark.parametrize(

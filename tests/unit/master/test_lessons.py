@@ -11,7 +11,7 @@ def test_workers_that_come_and_go_are_added_up():
     assert not it.heard("a", {"taught": 11.0, "untaught": 4.0})  # a beat that was overtaken
     assert not it.heard("c", {})
 
-    assert it.totals == {"records": 17, "untaught": 4}
+    assert it.totals == {"records": 17, "cached": 0, "untaught": 4}
 
 
 def test_a_successor_goes_on_counting():
@@ -20,4 +20,4 @@ def test_a_successor_goes_on_counting():
     successor.remember(it.of)
     successor.heard("a", {"taught": 10.0, "untaught": 5.0})
 
-    assert successor.totals == {"records": 10, "untaught": 5}
+    assert successor.totals == {"records": 10, "cached": 0, "untaught": 5}

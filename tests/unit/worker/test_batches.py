@@ -66,6 +66,7 @@ def test_spans_from_any_position_are_those_of_the_whole_task(size, minibatch, da
     )
     assert rest == [span for span in whole if span.start >= position]
     assert sorted(r for span in whole for r in span.records) == list(range(10, 10 + size))
+    assert all(span.records == span.numbers.tolist() for span in (*whole, *rest))
 
 
 def test_skipped_positions_are_not_read_and_the_spans_stay_the_same():
@@ -76,6 +77,7 @@ def test_skipped_positions_are_not_read_and_the_spans_stay_the_same():
     assert [(s.start, s.end) for s in found] == [(0, 3), (3, 6), (6, 10)]
     assert [s.used for s in found] == [3, 2, 4]
     assert broken not in [r for s in found for r in s.records]
+    assert all(s.records == s.numbers.tolist() for s in found)
 
 
 def test_a_broken_record_is_named_with_its_minibatch():

@@ -210,3 +210,31 @@ def test_headers_for_foreign_teachers_are_looked_at_before_anything_starts(
     monkeypatch.setenv("EDL_TEACHERS_HEADERS", "no header")
     with pytest.raises(UsageError, match="EDL_TEACHERS_HEADERS: each line is"):
         describe(settings(TAUGHT, teachers="kserve+grpc://h:1/m"), tmp_path)
+
+
+def test_a_job_of_a_cache_alone_needs_one_with_the_answers_of_one_teacher(settings, tmp_path):
+    folder = tmp_path / "cache"
+    alone = settings(TAUGHT, WITH_TEACHER, teacher_cache=str(folder))
+    with pytest.raises(UsageError, match=f"--teacher_cache {folder} has no answers, and the job"):
+        describe(alone, tmp_path)
+
+    for number in range(2):
+        there = folder / (f"{number}" * 32)
+        there.mkdir(parents=True)
+        (there / f"{'a' * 64}.safetensors").touch()
+        if not number:
+            describe(alone, tmp_path)
+    with pytest.raises(UsageError, match=f"2 teachers, {'0' * 32}, {'1' * 32}, .* name one, as in"):
+        describe(alone, tmp_path)
+
+
+def test_a_cache_that_cannot_be_written_is_refused_at_the_start(settings, tmp_path):
+    there = tmp_path / "cache"
+    wanted = settings(TAUGHT, WITH_TEACHER, teachers="h:1", teacher_cache=str(there))
+    describe(wanted, tmp_path)
+    assert there.is_dir()
+    there.rmdir()
+    there.touch()
+
+    with pytest.raises(UsageError, match=f"--teacher_cache {there} is not to be had: File exists"):
+        describe(wanted, tmp_path)

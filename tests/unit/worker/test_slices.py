@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.data.views import view_seeds
 from edl.proto import master_pb2 as pb
 from edl.worker.group.slices import SliceReader
 from edl.worker.task_reader import Lease, TaskReader
@@ -71,6 +72,56 @@ def test_all_slices_are_the_minibatch_whoever_trains(size, shares, most, data):
         if most > 1 and whole.total > 1:
             assert all(len(part[0]) >= 2 for piece in pieces for part in piece.parts)
             assert all(part[2] <= most + 1 for piece in pieces for part in piece.parts)
+
+
+@given(size=st.integers(1, 40), most=st.integers(0, 4), least=st.integers(1, 2), data=st.data())
+def test_teachers_are_told_which_records_they_are_asked_about(size, most, least, data):
+    """Broken once: SliceReader tells those of the whole span with each part."""
+    skips = data.draw(st.sets(st.integers(0, size - 1), max_size=size))
+    told = []
+
+    def ask(features, labels, seen):
+        told.append((features.tolist(), seen.records.tolist(), seen.source, seen.view))
+
+    for views, view in ((1, 0), (3, 1), (2, 1)):
+        reader = TaskReader(
+            {pb.TRAIN: Numbers()}, feed, minibatch=8, seed=3, shuffle=True, least=least, ask=ask
+        )
+        reader.views = views
+        task = task_of(size, skips=sorted(skips))
+        task.epoch, task.source = 7, "s"
+        for each in (reader, SliceReader(reader, rank=0, shares=2, most=most)):
+            told.clear()
+            list(each.read(Lease(task), 0))
+
+            assert all(fed == records for fed, records, *_ in told)
+            assert {("s", view)} >= {(source, seen) for _, _, source, seen in told}
+            assert bool(told) == (len(skips) < size)
+
+
+def test_feed_draws_the_same_again_after_as_many_epochs_as_there_are_views():
+    """Broken once: TaskReader.seen takes the epoch for the view."""
+
+    def feed(records, mode):
+        return dict(zip(records, view_seeds(len(records)).tolist(), strict=True)), mode
+
+    drawn = []
+    for epoch in range(5):
+        reader = TaskReader({pb.TRAIN: Numbers()}, feed, minibatch=8, seed=3, shuffle=True)
+        reader.views = 2
+        task = task_of(20)
+        task.epoch = epoch
+        drawn.append({})
+        for each in (reader, SliceReader(reader, rank=0, shares=2, most=3)):
+            for batch in each.read(Lease(task), 0):
+                for features, *_ in getattr(batch, "parts", [(batch.features,)]):
+                    assert features.items() <= {**features, **drawn[-1]}.items()
+                    drawn[-1].update(features)
+
+    assert 20 == len(drawn[0])
+    assert drawn[0] == drawn[2] == drawn[4]
+    assert drawn[1] == drawn[3]
+    assert not drawn[0].items() & drawn[1].items()
 
 
 @given(size=st.integers(1, 40), shares=st.integers(1, 6))
