@@ -224,7 +224,10 @@ def main() -> None:
         print(f"{t:4.0f} s  {choice.number:2d}  {choice.why}")
     panels = [
         page.Panel(
-            "Records/s without waiting", "seconds", {f"{speed:.0f} of a teacher": loads}, True
+            "Records/s without waiting",
+            "seconds",
+            {f"used (a teacher teaches {speed:.0f})": loads},
+            True,
         ),
         page.Panel(
             "Teachers",
