@@ -38,7 +38,7 @@ def _there(status):
 
 def test_all_teachers_away_and_back(tmp_path):
     """0 -> 2 -> 0 -> 1, and the student waits."""
-    job = taught_job(tmp_path, num_teachers=1, num_epochs=2)
+    job = taught_job(tmp_path, num_teachers=1, num_epochs=6, delay_s=0.02)
     with job:
         job.watch(taught(100))
         client = job.client()
@@ -49,11 +49,13 @@ def test_all_teachers_away_and_back(tmp_path):
         assert 0 == job.wait(), job.logs()
 
     assert 0 == job.result()["teaching"]["untaught"]
-    must_be_taught(job, 2)
+    must_be_taught(job, 6)
 
 
 def test_hard_labels_where_no_teacher_is_there(tmp_path):
-    job = taught_job(tmp_path, num_teachers=1, without_teachers="hard_labels", num_epochs=2)
+    job = taught_job(
+        tmp_path, num_teachers=1, without_teachers="hard_labels", num_epochs=2, delay_s=0.02
+    )
     with job:
         job.watch(taught(100))
         client = job.client()
