@@ -142,8 +142,10 @@ class Teacher:
 
     def _serve(self, stream: Stream) -> None:
         with self._changed:
-            if not self._closed:
-                self._peers.add(stream)
+            if self._closed:
+                stream.close()
+                return
+            self._peers.add(stream)
         session = _Session(stream, self._answered, self._told)
         try:
             while session.next():

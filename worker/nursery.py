@@ -22,6 +22,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+_OTHERS = ("edl.ps", "edl.distill")  # modules whose own main is run
+
 
 def run(main: Callable[[], int], strategy: str) -> int:
     """Serve until standard input ends.
@@ -58,7 +60,7 @@ def run(main: Callable[[], int], strategy: str) -> int:
                     selector.close()
                     for mine in (requests.fileno(), wake_read, wake_write):
                         os.close(mine)
-                    if request["argv"][0] != "edl.worker":
+                    if request["argv"][0] in _OTHERS:
                         main = importlib.import_module(f"{request['argv'][0]}.__main__").main
                     _become(request, main)
                 _say({"id": request["id"], "pid": pid})

@@ -17,6 +17,7 @@ import pytest
 from tools.kube import ROOT
 from tools.kube_api import Object
 from tools.kube_objects import IMAGE, phase
+from tools.schedulers import deployment, install
 from tools.waiting import until
 
 from edl.common import report
@@ -226,7 +227,12 @@ TUTORIAL = {
 def test_a_script_of_adaptdls_is_rescaled_and_computes_as_if_nothing_had_been(
     job, namespace, folder, example
 ):
-    """It goes from 1 node to 4 to 2, and each epoch has the loss of an uninterrupted one."""
+    """The scheduler has it go from 1 node to 4 to 2, and each epoch has the loss of one that stays.
+
+    As many as it may have, since nobody else is there.
+    """
+    install(namespace)
+    namespace.apply(deployment())
     script = Path(ROOT) / "docs" / "examples" / example
     environment = {"EDL_SHARE_PATH": str(folder), "EDL_TENSORBOARD_LOGDIR": str(folder)}
     alone = subprocess.run(
@@ -239,10 +245,12 @@ def test_a_script_of_adaptdls_is_rescaled_and_computes_as_if_nothing_had_been(
     slowly = Path(ROOT) / "tests" / "launched" / "slowly.py"
     told = [0.03, str(script), *TUTORIAL[example]]
     asked = spec(folder, script=str(slowly), arguments=told, stop_timeout="30s")
-    job.apply({**asked, "envs": {"EDL_TEST_FOLDER": str(folder)}})
+    asked["worker"]["maxReplicas"] = 1
+    asked |= {"suspend": True, "scheduling": {}, "envs": {"EDL_TEST_FOLDER": str(folder)}}
+    job.apply(asked)
     job.started_on(1)
     for nodes in (4, 2):
-        job.patch(worker={"replicas": nodes})
+        job.patch(worker={"maxReplicas": nodes})
         job.started_on(nodes)
     done = job.is_so(lambda s: s["phase"] == "Succeeded", within_s=300.0)
     printed = "".join(namespace.logs(10_000).values())

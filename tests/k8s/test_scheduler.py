@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
-import yaml
 from tools.jobs import ZOO, write_records
 from tools.kube_objects import IMAGE, phase
-from tools.schedulers import MANIFESTS, install
+from tools.schedulers import deployment, install
 from tools.servers import assert_exact
 
 RECORDS = 1200
@@ -42,21 +41,12 @@ def job(folder, name):
     return {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": about, "spec": spec}
 
 
-def scheduler():
-    made = yaml.safe_load((MANIFESTS / "scheduler/deployment.yaml").read_text())
-    labels = {"app.kubernetes.io/name": "edl", "app.kubernetes.io/component": "scheduler"}
-    made["metadata"]["labels"] = labels
-    (container,) = made["spec"]["template"]["spec"]["containers"]
-    container |= {"image": IMAGE, "args": [*container["args"], "--every", "1"]}
-    return made
-
-
 def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(
     cluster, namespace, controller, folder
 ):
     """Broken once: Looker gave pods that no node has taken yet no room, so both jobs were full."""
     install(namespace)
-    namespace.apply(scheduler())
+    namespace.apply(deployment())
 
     def are_so(until, within_s=600.0):
         def look(jobs):

@@ -40,6 +40,16 @@ def _inside(here: Namespace, it: Object) -> Object:
     return it
 
 
+def deployment() -> Object:
+    """Return the scheduler's Deployment of the manifests, in this environment's image."""
+    made: Object = yaml.safe_load((MANIFESTS / "scheduler/deployment.yaml").read_text())
+    labels = {"app.kubernetes.io/name": "edl", "app.kubernetes.io/component": "scheduler"}
+    made["metadata"]["labels"] = labels
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    container |= {"image": IMAGE, "args": [*container["args"], "--every", "1"]}
+    return made
+
+
 @contextlib.contextmanager
 def running(here: Namespace, folder: Path, *flags: str) -> Iterator[Path]:
     """Run a controller and `edl schedule serve` with these flags here; yield the latter's log."""

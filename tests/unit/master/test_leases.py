@@ -154,7 +154,7 @@ def test_a_repeat_of_a_parked_request_gets_the_same_lease(start):
     owner, other = job.worker(0), job.worker(1)
     task = owner.lease()
     stub = master_pb2_grpc.MasterStub(rpc.Channel(job.address, "secret"))
-    request = pb.GetTaskRequest(replica=other.replica, request_id="r", wait_s=20)
+    request = pb.GetTaskRequest(replica=other.replica, request_id="r", wait_s=8)
     parked = [stub.GetTask.future(request, timeout=300) for _ in range(2)]
 
     owner.client.hand_back(task.id, 1, 0, records=0)

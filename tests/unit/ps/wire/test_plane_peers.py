@@ -16,7 +16,7 @@ from edl.proto import ps_pb2 as pb
 from edl.ps.wire import frames
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
 from edl.ps.wire.frames import Head
-from edl.wire import handshake, stream
+from edl.wire import handshake
 
 from .planes import IDENTITY, TRANSPORTS, frame, pull, push, received
 
@@ -62,7 +62,7 @@ def test_bytes_that_were_changed_on_their_way_end_an_encrypted_connection(start,
 
 
 def test_silent_peer_of_a_tls_handshake_is_given_up(start, certified, monkeypatch):
-    monkeypatch.setattr(stream, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.05)
     shard = start(identity=certified)
     with socket.create_connection(("127.0.0.1", shard.plane.listening.tcp_port)) as sock:
         sock.sendall(b"\x16\x03\x01")
