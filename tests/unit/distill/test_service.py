@@ -214,7 +214,7 @@ def test_one_that_dies_is_asked_no_more_and_nothing_is_lost(place):
     dying, other = place.teacher(hang, max_batch_size=4), place.teacher(max_batch_size=4)
     student = place.student(dying, other)
     questions = [student.ask(torch.arange(4) + n) for n in range(12)]
-    until(lambda: dying._queue.first is None and dying._peers)
+    until(lambda: dying._busy)
     dying.close()
 
     for n, question in enumerate(questions):
