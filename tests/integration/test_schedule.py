@@ -16,10 +16,10 @@ from edl.jobs.local import LocalJob
 def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(tmp_path):
     """Broken once: LocalPlace.act begins the second job before the first one shrinks."""
     home = tmp_path / "home"
-    data = write_records(tmp_path / "records.npz", 1200)
     jobs = [LocalJob(home / "jobs" / name) for name in ("first", "second")]
 
-    def queue(job):
+    def queue(job, records):
+        data = write_records(tmp_path / f"{job.name}.npz", records)
         edl(
             *(home, "train", "--queue", "--job_name", job.name, "--training_data", data),
             *("--model_zoo", ZOO, "--model_def", "counting", "--model_params", "delay_s=0.1"),
@@ -62,10 +62,10 @@ def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(tmp_path):
     begins = next(i for i, (name, _) in enumerate(lines) if name == "second")
     assert "first" == lines[shrinks][0]
     assert shrinks < begins
-    for job in jobs:
+    for job, records in zip(jobs, (3000, 1200), strict=True):
         result = job.result()
-        assert (0, 1200) == (result["exit_code"], result["records_done"])
+        assert (0, records) == (result["exit_code"], result["records_done"])
         assert (0, 0) == (result["restarts"]["worker"], result["restarts"]["master"])
-        assert each(1200) == counts(
+        assert each(records) == counts(
             Job(tmp_path / "unused", checkpoint_dir=str(tmp_path / job.name))
         )
