@@ -38,9 +38,9 @@ def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(tmp_path):
 
     serves = serve()
     try:
-        queue(jobs[0])
+        queue(jobs[0], 3000)  # it trains still when the second one has begun
         until(lambda: time.sleep(0.1) or jobs[0].status().get("records_done", 0) > 100)
-        queue(jobs[1])
+        queue(jobs[1], 1200)
         until(lambda: time.sleep(0.1) or jobs[1].status().get("records_done", 0) > 0)
         serves.kill()  # jobs go on without it, and its successor finds them
         told = serves.communicate(timeout=300)[0]
