@@ -104,7 +104,7 @@ def foreign_pupil():
     return StandIn(inputs, outputs, answer, max_batch_size=12)
 
 
-@pytest.mark.parametrize("carrier", ["http", "grpc"])
+@pytest.mark.parametrize("carrier", [pytest.param("http", marks=pytest.mark.slow), "grpc"])
 def test_foreign_servers_teach_by_kserves_protocol(tmp_path, carrier):
     """One of two goes away in between. Broken once: in_spans asks about its first rows twice."""
     stays, goes = foreign_pupil(), foreign_pupil()
