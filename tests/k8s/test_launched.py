@@ -243,7 +243,7 @@ def test_a_script_of_adaptdls_is_rescaled_and_computes_as_if_nothing_had_been(
         check=True,
     )
     slowly = Path(ROOT) / "tests" / "launched" / "slowly.py"
-    told = [0.03, str(script), *TUTORIAL[example]]
+    told = [0.08, str(script), *TUTORIAL[example]]
     asked = spec(folder, script=str(slowly), arguments=told, stop_timeout="30s")
     asked["worker"]["maxReplicas"] = 1
     asked |= {"suspend": True, "scheduling": {}, "envs": {"EDL_TEST_FOLDER": str(folder)}}
