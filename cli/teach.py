@@ -42,12 +42,13 @@ def teach(
     """
     from ..common.values import convert
     from ..distill.alone import serve
-    from ..distill.teaching import Teaching, choose_device
+    from ..distill.teaching import Teaching
     from ..model_zoo.spec import load_definition
+    from ..nn.device import choose_device
 
     params = convert(teacher_params, dict[str, Any], "--teacher_params")
     definition = load_definition(model_def, model_zoo, teacher_params=params)
-    teaching = Teaching(definition, choose_device(device), replies=replies)
+    teaching = Teaching(definition, choose_device(device, 0), replies=replies)
     serve(
         teaching,
         {"fingerprint": teaching.fingerprint, "definition": definition.name},

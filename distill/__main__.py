@@ -31,9 +31,10 @@ from ..common.settings import JobSettings
 from ..kernels.malloc import keep_freed_memory
 from ..master.client import MasterClient
 from ..model_zoo.spec import load_definition
+from ..nn.device import choose_device
 from ..proto import master_pb2 as pb
 from .server import Teacher
-from .teaching import Teaching, choose_device
+from .teaching import Teaching
 
 log = logging.getLogger("edl.distill")
 
@@ -94,7 +95,7 @@ class _Process:
             settings = JobSettings.from_json(reply.settings_json)
             logs.configure(settings.log_level, settings.log_format, "teacher", self._index)
             notice.watch(settings.preemption_notice)
-            loaded = background.begin("load", lambda: _load(settings))
+            loaded = background.begin("load", lambda: _load(settings, self._index))
             while not loaded.done() and not self._leaving.is_set():
                 self._master.heartbeat(state="starting")
                 wait([loaded], min(_BEAT_S, settings.lease_s / 5))
@@ -141,7 +142,7 @@ class _Process:
         return 0
 
 
-def _load(settings: JobSettings) -> tuple[Teaching, dict[str, str]]:
+def _load(settings: JobSettings, index: int) -> tuple[Teaching, dict[str, str]]:
     """Return the definition's teacher, and what is told of it."""
     definition = load_definition(
         settings.model_def,
@@ -153,7 +154,7 @@ def _load(settings: JobSettings) -> tuple[Teaching, dict[str, str]]:
     torch.set_num_threads(settings.worker_threads or max(1, cores))
     torch.manual_seed(settings.seed)
     teaching = Teaching(
-        definition, choose_device(settings.device), replies=settings.teacher_replies
+        definition, choose_device(settings.device, index), replies=settings.teacher_replies
     )
     return teaching, {"fingerprint": teaching.fingerprint, "definition": definition.name}
 

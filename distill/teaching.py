@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ..common.errors import UsageError
 from ..model_zoo.spec import Definition
+from ..nn.device import to_device
 from . import tree
 from .frames import Part
 
@@ -37,7 +36,7 @@ class Teaching:
     @torch.no_grad()
     def __call__(self, parts: Sequence[Part], _rows: int) -> list[Part]:
         """Return the answers about features."""
-        features = _moved(tree.values_of(parts), self._device)
+        features = to_device(tree.values_of(parts), self._device)
         answers = self._definition.teach(self._model, features)
         told = tree.parts_of(answers, "what teach returns")
         return [_narrowed(part) for part in told] if self._narrow else told
@@ -62,21 +61,3 @@ def _narrowed(part: Part) -> Part:
     if part.is_bfloat16 or part.values.dtype not in (np.float32, np.float64):
         return part
     return Part(part.name, part.values.astype(np.float16))
-
-
-def _moved(values: Any, device: torch.device) -> Any:
-    if device.type == "cpu":
-        return values
-    if isinstance(values, dict):
-        return {key: _moved(each, device) for key, each in values.items()}
-    if isinstance(values, list | tuple):
-        return type(values)(_moved(each, device) for each in values)
-    return values.to(device)
-
-
-def choose_device(wanted: str) -> torch.device:
-    """Return the device of --device. Raises UsageError for cuda where there is none."""
-    there = torch.cuda.is_available()
-    if wanted == "cuda" and not there:
-        raise UsageError("--device cuda, but torch sees no CUDA device here: use --device auto")
-    return torch.device("cuda" if there and wanted != "cpu" else "cpu")

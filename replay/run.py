@@ -21,12 +21,12 @@ import numpy as np
 
 from ..common.settings import JobSettings
 from ..model_zoo.spec import Definition
+from ..nn.device import choose_device
 from ..nn.fitness import least_records
 from ..proto import master_pb2 as pb
 from ..ps.books.aggregation import Update
 from ..ps.books.trace import digest
 from ..worker.describe import be_deterministic, load, model_maker, open_readers
-from ..worker.device import choose_device
 from ..worker.model import dense_tensors, model_spec
 from ..worker.servers.trainer import PsTrainer
 from ..worker.task_reader import Lease, TaskReader

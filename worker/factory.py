@@ -19,13 +19,13 @@ from ..common.settings import JobSettings
 from ..data.reader import RecordReader
 from ..master.client import MasterClient
 from ..model_zoo.spec import Definition
+from ..nn.device import choose_device
 from ..nn.fitness import least_records
 from ..nn.model_spec import ModelSpec
 from ..nn.optimizers import SGD
 from ..ps.worker_client import PsClient
 from . import pulse
 from .describe import be_deterministic, load, model_maker, open_readers
-from .device import choose_device
 from .group.allreduce import AllReduceTrainer
 from .group.batch_rule import make_rule
 from .group.hybrid import HybridTrainer

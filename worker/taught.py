@@ -28,9 +28,9 @@ from ..distill.kserve.link import check_addresses, connect
 from ..distill.link import TeacherLink
 from ..distill.teachers import Link, Rules, Teachers
 from ..master.client import MasterClient
+from ..nn.device import to_device
 from ..proto import master_pb2 as pb
 from . import pulse
-from .device import to_device
 
 log = logging.getLogger("edl.worker")
 

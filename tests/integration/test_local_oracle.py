@@ -23,8 +23,8 @@ from edl.nn import (
     attach,
     torch_optimizer,
 )
+from edl.nn.device import seed_of
 from edl.nn.optimizers import learning_rate
-from edl.worker.device import seed_of
 from edl.worker.model import model_spec
 from edl.worker.servers.trainer import Exchange, PsTrainer
 

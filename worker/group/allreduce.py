@@ -30,10 +30,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...common.errors import DefinitionError
 from ...nn.buffers import Buffers, NonFinite, add_changes, mean_changes
+from ...nn.device import outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.embedding import tables
 from ...nn.fitness import Weights, check_loss, refuse_tables
 from ...nn.model_spec import ModelSpec
-from ..device import outputs_of, seed_of, seed_step, to_device, values_of
 from ..model import compiled
 from ..trainer import GroupTrainer
 from .slices import Slice

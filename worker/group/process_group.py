@@ -26,7 +26,7 @@ from ...common.clock import MonotonicClock
 from ...common.errors import EdlError
 from ...common.listen import own_host
 from ...master.client import MasterClient
-from ..device import gpu_of
+from ...nn.device import gpu_of
 
 _KEY_WAIT_S = 10.0  # of one question
 _MEMBER_S = 900.0  # for a member to tell its address: it may read a large checkpoint before

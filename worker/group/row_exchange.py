@@ -18,9 +18,9 @@ from torch import nn
 
 from ...kernels.ids import finite, sum_by_id
 from ...nn.buffers import NonFinite
+from ...nn.device import Link
 from ...nn.model_spec import ModelSpec
 from ...ps.worker_client import PsClient, Pulled
-from ..device import Link
 from ..servers.ids import Unique
 from ..servers.rows import Ids, PulledRows, TableRows, Values
 from .allreduce import StepHooks

@@ -24,10 +24,10 @@ from torch.distributed.fsdp import fully_shard
 
 from ...common.errors import DefinitionError, UsageError
 from ...nn.buffers import Buffers, NonFinite, mean_changes
+from ...nn.device import outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.embedding import tables
 from ...nn.fitness import check_loss, refuse_tables
 from ...nn.model_spec import ModelSpec
-from ..device import outputs_of, seed_of, seed_step, to_device, values_of
 from ..trainer import GroupTrainer
 from .parts import Part, Read
 from .sharded_state import ShardedState, Step, fill_meta

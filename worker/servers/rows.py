@@ -18,9 +18,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ...kernels.ids import add_by_place, sum_by_id
+from ...nn.device import Link
 from ...nn.embedding import Embedding, attach
 from ...ps.worker_client import PsClient
-from ..device import Link
 from .ids import Lookup, Unique, unique
 
 Ids = NDArray[np.int64]

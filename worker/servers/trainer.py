@@ -27,12 +27,12 @@ from torch import Tensor, nn
 
 from ...kernels.ids import finite
 from ...nn.buffers import Buffers, NonFinite
+from ...nn.device import Link, outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.fitness import Weights, check_loss
 from ...nn.model_spec import ModelSpec
 from ...ps.books.ledger import Span
 from ...ps.wire import quantize
 from ...ps.worker_client import PsClient, Pulled, PushResult
-from ..device import Link, outputs_of, seed_of, seed_step, to_device, values_of
 from ..model import compiled, dense_tensors
 from ..phases import PULL, PUSH, Phases
 from ..trainer import Gradients, Pull

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from edl.worker.device import seed_step, to_device
+from edl.nn.device import seed_step, to_device
 
 Pair = namedtuple("Pair", ["y", "x"])
 Y = torch.ones(2)
