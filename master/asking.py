@@ -30,7 +30,13 @@ class Asking:
         self._core = core
         self._group = group
         self._parking = Parking()
-        self._asked_tasks = self._asked_servers = 0  # what was new when those who wait were asked
+        # What was new when those who wait were asked.
+        self._asked_tasks = self._asked_servers = self._asked_teachers = 0
+        self._teachers: Callable[[], int] = lambda: 0
+
+    def follow_teachers(self, version: Callable[[], int]) -> None:
+        """Ask those who wait for teachers again where `version` of their list has risen."""
+        self._teachers = version
 
     def ask(self, answer: Callable[[], Answer]) -> Future[Answer]:
         """Return the answer that the loop's thread will give, and that may tell of decisions."""
@@ -85,7 +91,9 @@ class Asking:
         newer, self._asked_servers = version > self._asked_servers, version
         self._parking.settle(SERVERS, lambda: newer, self._give)
         self._parking.settle(ROUND, lambda: True, self._give)
-        self._parking.settle(TEACHERS, lambda: True, self._give)
+        version = self._teachers()
+        others, self._asked_teachers = version > self._asked_teachers, version
+        self._parking.settle(TEACHERS, lambda: others, self._give)
         for parked in self._parking.overdue(now):
             if not self._give(parked):
                 self._core.answer(parked.future, parked.otherwise())

@@ -60,6 +60,7 @@ class Front:
         self._lookers = lookers
         self._asking = asking
         self.teachers = Teachers(core, processes)
+        asking.follow_teachers(lambda: self.teachers.version)
 
     # -- requests (any thread)
 
