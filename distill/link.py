@@ -42,7 +42,7 @@ class Refused(EdlError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a teacher answered, and how it stands: rows that wait there, rows a second."""
+    """An answer, and how its teacher stands: rows that wait there, rows a second."""
 
     parts: list[Part]
     queued: int
@@ -75,7 +75,7 @@ class TeacherLink:
             raise
         with self._lock:
             self._about = about
-        self._give(there)
+        self._give(there, is_wanted=about.get("host") != host_id())
         return about
 
     def teach(self, parts: Sequence[Part], rows: int, timeout_s: float, whole: bool) -> Answer:
@@ -128,9 +128,10 @@ class TeacherLink:
                 return self._idle.pop()
         return self._tcp(deadline)
 
-    def _give(self, there: _Socket) -> None:
+    def _give(self, there: _Socket, is_wanted: bool = True) -> None:
+        """Keep a socket for another call; not one over TCP where memory can be shared."""
         with self._lock:
-            if not self._closed:
+            if is_wanted and not self._closed:
                 self._idle.append(there)
                 return
             self._all.discard(there)
