@@ -42,7 +42,7 @@ class Teacher:
 
 @dataclass
 class Told:
-    """What a student's heartbeat tells."""
+    """A heartbeat of the student: its rate, and the share of time that it waits."""
 
     records_per_s: float = 0.0
     wait_share: float = 0.0

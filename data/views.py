@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Seen:
-    """What a minibatch is of: records of a source by number, int64[N], in one of their views."""
+    """The records of a minibatch: of a source, by number, int64[N], in one of their views."""
 
     source: str
     records: NDArray[np.int64]

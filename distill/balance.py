@@ -23,7 +23,7 @@ _LATE = 2.0  # times the 95th percentile
 
 @dataclass
 class Standing:
-    """What is known of a teacher."""
+    """A teacher's load, speed and faults, as this student knows them."""
 
     outstanding: int = 0  # rows that this student has asked it about
     queued: int = 0  # rows that it said were waiting there

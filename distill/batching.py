@@ -36,7 +36,7 @@ class Request(Generic[Answer]):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come."""
+        """Tell whether a request has its whole answer, or will have none."""
         return bool(self.error) or self.answered == self.rows
 
 

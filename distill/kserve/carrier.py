@@ -1,4 +1,4 @@
-"""What the two carriers of KServe's v2 protocol have in common: what they offer, and their errors.
+"""The protocol that both carriers of KServe's v2 keep to (HTTP, gRPC), its errors and its helpers.
 
 A server says in HTTP's or gRPC's words why it does not answer. `Said` is what it says of this very
 request, with which it may be asked again in vain; Busy and Unreachable pass.

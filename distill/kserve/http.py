@@ -231,7 +231,7 @@ class _Connection:
 
 
 class _Timed(io.RawIOBase):
-    """What is read of a socket until a deadline; the socket stays open after it."""
+    """A stream that reads a socket until a deadline, and leaves it open."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._sock, self._deadline = sock, deadline

@@ -63,7 +63,7 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """What a server tells of a model.
+    """The inputs and outputs of a model, as its server tells them.
 
     `most_rows`: of a request; 0: as many as come. `takes_raw`: bytes instead of values in JSON.
     """
