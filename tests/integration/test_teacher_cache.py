@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from tools.jobs import send
-from tools.pupils import MINIBATCH, RECORDS, must_be_taught, taught_job
+from tools.pupils import MINIBATCH, RECORDS, must_be_taught, scale_teachers, taught_job
 
 
 def cached(folder, **settings):
@@ -63,9 +63,7 @@ def test_workers_that_are_killed_leave_a_cache_that_others_go_on_with(tmp_path):
     job = taught_job(tmp_path, num_epochs=6, **cached(tmp_path, shuffle=True))
     with job:
         job.watch(lambda status: status["records_done"] >= 2 * RECORDS)
-        client = job.client()
-        client.scale(0, num_teachers=0)
-        client.close()
+        scale_teachers(job, 0)
         job.watch(lambda status: not [t for t in status["teachers"] if t["state"] == "teaching"])
         for worker in job.watch(lambda status: True)["workers"]:
             assert send(worker["pid"], signal.SIGKILL)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tools.jobs import NO_RESTARTS
 from tools.kserve import Spec, StandIn
-from tools.pupils import MINIBATCH, books, must_be_taught, taught_job
+from tools.pupils import MINIBATCH, books, must_be_taught, scale_teachers, taught_job
 
 
 def taught(at_least):
@@ -58,9 +58,7 @@ def test_hard_labels_where_no_teacher_is_there(tmp_path):
     )
     with job:
         job.watch(taught(100))
-        client = job.client()
-        client.scale(0, num_teachers=0)
-        client.close()
+        scale_teachers(job, 0)
         assert 0 == job.wait(), job.logs()
 
     counts, lessons = books(job, 2)
@@ -73,9 +71,7 @@ def test_fail_where_no_teacher_is_there(tmp_path):
     job = taught_job(tmp_path, num_teachers=1, without_teachers="fail", num_epochs=50)
     with job:
         job.watch(taught(100))
-        client = job.client()
-        client.scale(0, num_teachers=0)
-        client.close()
+        scale_teachers(job, 0)
         assert 1 == job.wait(), job.logs()
 
     assert "no teacher is there" in job.result()["message"]
@@ -147,9 +143,7 @@ def test_teachers_come_by_need_and_leave_by_word(tmp_path):
     job = taught_job(tmp_path, num_teachers=0, max_teachers=4, num_workers=1, num_epochs=2)
     with job:
         job.watch(taught(100))
-        client = job.client()
-        client.scale(0, num_teachers=1)
-        client.close()
+        scale_teachers(job, 1)
         assert 0 == job.wait(), job.logs()
 
     result = job.result()

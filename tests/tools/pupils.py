@@ -62,3 +62,10 @@ def must_be_taught(job: Job, epochs: int = 1, records: int = RECORDS) -> None:
     counts, lessons = books(job, epochs, records)
     np.testing.assert_allclose(counts, epochs, rtol=1e-5)
     np.testing.assert_allclose(lessons, 1.0, rtol=1e-4)
+
+
+def scale_teachers(job: Job, number: int) -> None:
+    """Ask for so many teachers, and for as many of all else as there are."""
+    client = job.client()
+    client.scale(0, num_teachers=number)
+    client.close()
