@@ -72,7 +72,8 @@ def left_since(before: Held) -> list[str]:
     deadline = time.monotonic() + GRACE_S
     gc.collect()  # a journal, a socket or who stops a thread may be in a cycle of references
     for thread in _threads(before, Held.now()):
-        thread.join(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(RuntimeError):  # it is just being begun: the loop below waits
+            thread.join(max(0.0, deadline - time.monotonic()))
     for process in _processes(before, Held.now()):
         _await(process, max(0.0, deadline - time.monotonic()))
     # Threads of C (gRPC's, say) close their descriptors without telling anybody: there is no event.

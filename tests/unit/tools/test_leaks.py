@@ -120,3 +120,12 @@ def test_what_is_on_its_way_to_its_end_is_waited_for():
     ends.set()
 
     assert [] == leaks.left_since(before)
+
+
+def test_thread_that_is_just_being_begun_is_awaited(monkeypatch):
+    before, thread = leaks.Held.now(), threading.Thread(target=int)
+    threading._limbo[thread] = thread  # as `start` does, until the thread has begun
+    monkeypatch.setattr(leaks.time, "sleep", lambda _: thread.start())
+
+    assert leaks.left_since(before) == []
+    assert not thread.is_alive()
