@@ -15,6 +15,7 @@ FOLDERS = [
     "data",
     "distill",
     "distill.kserve",
+    "distill.registry",
     "durable",
     "goodput",
     "jobs",

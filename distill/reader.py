@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -14,7 +15,10 @@ from ..common.errors import UsageError
 from ..common.teacher_address import split_addresses
 from .alone import teachers_identity
 from .kserve.link import check_addresses, connect
+from .registry.following import Following
 from .teachers import Question, Rules, Teachers
+
+log = logging.getLogger(__name__)
 
 Source = Callable[[], Iterable[Any]]
 
@@ -38,13 +42,18 @@ class DistillReader:
         *,
         feeds: Sequence[str] | None = None,
         rules: Rules | None = None,
+        on_note: Callable[[str], None] = log.warning,
     ) -> None:
-        """Ask nobody yet. Raises UsageError for a feed that is no field."""
+        """Ask nobody yet.
+
+        `on_note` is called with what a user should know. Raises UsageError for a feed that is no
+        field.
+        """
         self._ins, self._predicts = list(ins), list(predicts)
         self._feeds = list(ins[:1] if feeds is None else feeds)
         if unknown := [each for each in self._feeds if each not in self._ins]:
             raise UsageError(f"DistillReader: feeds has {unknown[0]!r}, and ins {self._ins}")
-        self._rules = rules or Rules()
+        self._rules, self._on_note = rules or Rules(), on_note
         self._batch_size = 1
         self._addresses: list[str] = []
         self._source: tuple[str, Source] | None = None
@@ -60,12 +69,20 @@ class DistillReader:
     def set_fixed_teacher(self, teachers: str | Sequence[str]) -> None:
         """Ask these teachers, several with commas between or as a list.
 
-        HOST:PORT, or kserve+http://HOST:PORT/MODEL and its like (docs/distillation.md). Raises
-        UsageError for what is neither.
+        HOST:PORT, kserve+http://HOST:PORT/MODEL and its like (docs/distillation.md), or those of
+        a registry: edl://HOST:PORT/NAME. Raises UsageError for what is none of these.
         """
         given = teachers if isinstance(teachers, str) else ",".join(teachers)
         self._addresses = split_addresses(given)
         check_addresses(self._addresses)
+
+    def set_dynamic_teacher(self, registry: str, name: str) -> None:
+        """Ask whoever has registered under a name, as they come and go.
+
+        `registry`: HOST:PORT of an `edl registry`. Raises UsageError for what is none, and for no
+        name.
+        """
+        self.set_fixed_teacher([f"edl://{registry}/{name}"])
 
     def set_sample_generator(self, source: Source) -> None:
         """Read samples (tuples of fields) from what `source()` yields; they come out one by one."""
@@ -106,12 +123,17 @@ class DistillReader:
         put: Callable[[Any, list[Tensor]], Any],
     ) -> Iterator[Any]:
         if not self._addresses:
-            raise UsageError("DistillReader: no teachers: call set_fixed_teacher")
+            raise UsageError(
+                "DistillReader: no teachers: call set_fixed_teacher or set_dynamic_teacher"
+            )
         identity = teachers_identity()
-        teachers = Teachers(lambda where: connect(where, identity), self._rules)
-        teachers.update(self._addresses)
+        teachers = Teachers(
+            lambda where: connect(where, identity), self._rules, on_note=self._on_note
+        )
         asked: deque[tuple[Any, Question]] = deque()
+        following: Following | None = None
         try:
+            following = Following(teachers, self._addresses, identity, on_note=self._on_note)
             for batch in batches:
                 asked.append((batch, self._ask(teachers, fields_of(batch))))
                 if len(asked) > teachers.ahead:
@@ -119,6 +141,8 @@ class DistillReader:
             while asked:
                 yield self._answered(teachers, *asked.popleft(), put)
         finally:
+            if following is not None:
+                following.close()
             teachers.close()
 
     def _ask(self, teachers: Teachers, fields: Sequence[Any]) -> Question:

@@ -31,6 +31,7 @@ REASONS = {
         "sock.recv(1, socket.MSG_PEEK)": "the socket has a timeout: see the line above"
     },
     "distill/alone.py": {"over.wait()": "until a signal, which is its whole work"},
+    "distill/registry/serve.py": {"over.wait()": "the same"},
     "distill/server.py": {
         "self._changed.wait_for(lambda: self._closed or self._queue.first)": "a thread's next work"
     },
