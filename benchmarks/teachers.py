@@ -31,11 +31,11 @@ from torch import Tensor, nn
 from benchmarks import measure
 from edl.common.identity import Identity
 from edl.distill import DistillReader, Rules
-from edl.distill.alone import VARIABLE, serve
 from edl.distill.frames import Part
 from edl.distill.tree import values_of
 from edl.model_zoo import mnist_cnn
 from edl.nn.distill import hinton
+from edl.registry.identity import VARIABLE, serve
 
 SAMPLES, WIDTH = 200_000, 784
 BATCH, BATCHES = 64, 60

@@ -11,7 +11,7 @@ from ..common.errors import UsageError
 from .options import NAMES, flags_given
 
 if TYPE_CHECKING:
-    from ..distill.registry.registering import Place
+    from ..registry.registering import Place
 
 
 @click.command(context_settings=NAMES)
@@ -82,7 +82,7 @@ def _place(model_def: str, registry: str, name: str, ttl_s: float) -> Place | No
     Raises UsageError, Unauthenticated.
     """
     from ..distill.alone import check_place
-    from ..distill.registry.registering import Place
+    from ..registry.registering import Place
 
     if not registry:
         if flags_given() & {"name", "ttl_s"}:
@@ -104,6 +104,6 @@ def registry(port: int) -> None:
     which teachers and students may call; where EDL_TEACHERS_IDENTITY is set already, that identity
     is used. It holds nothing on disk: teachers register again after it was started again.
     """
-    from ..distill.registry.serve import serve
+    from ..registry.serve import serve
 
     serve(port, click.echo)

@@ -5,64 +5,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
-import signal
-import threading
 import uuid
 from collections.abc import Callable
 
 from ..common import listen
 from ..common.errors import Unreachable, UsageError
-from ..common.identity import Identity, job_identity
 from ..common.listen import HOST_VARIABLE, host_of, is_loopback
-from ..common.rpc import job_token
-from .registry.client import RegistryClient
-from .registry.registering import Place, Registering
-from .registry.roll import Entry
+from ..common.process import end_by_signal
+from ..registry.client import RegistryClient
+from ..registry.identity import VARIABLE, identity_to_serve, teachers_identity
+from ..registry.registering import Place, Registering
+from ..registry.roll import Entry
 from .server import Teach, Teacher
 
 log = logging.getLogger("edl.distill")
 
-VARIABLE = "EDL_TEACHERS_IDENTITY"
 _DRAIN_S = 2.0  # for those who have asked already
-
-
-def teachers_identity() -> Identity:
-    """Return the identity of teachers that this process asks: their own, or that of its job.
-
-    Raises UsageError where the variable holds none.
-    """
-    text = os.environ.get(VARIABLE, "")
-    if not text:
-        return job_identity(job_token())
-    try:
-        return Identity.from_variable(text)
-    except ValueError as error:
-        raise UsageError(
-            f"{VARIABLE} is no identity: copy the line that `edl teach` has printed"
-        ) from error
-
-
-def identity_to_serve(host: str, say: Callable[[str], None]) -> Identity:
-    """Return the identity that whoever calls here must have: the given one, or a new one.
-
-    `say` is told the variable by which others get a new one. Raises UsageError where what is given
-    is none.
-    """
-    if os.environ.get(VARIABLE):
-        return teachers_identity()
-    token = secrets.token_hex(16)
-    mine = Identity(token) if is_loopback(host) else Identity.create(token)
-    say(f"export {VARIABLE}={mine.to_variable()}")
-    return mine
-
-
-def end_by_signal() -> threading.Event:
-    """Return what SIGTERM or SIGINT will set."""
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
-    return over
 
 
 def check_place(place: Place) -> None:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..common.errors import UsageError
 from ..common.teacher_address import split_addresses
-from .alone import teachers_identity
+from ..registry.identity import teachers_identity
+from .following import Following
 from .kserve.link import check_addresses, connect
-from .registry.following import Following
 from .teachers import Question, Rules, Teachers
 
 log = logging.getLogger(__name__)

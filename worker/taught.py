@@ -22,15 +22,15 @@ from ..common.rpc import job_token
 from ..common.settings import JobSettings
 from ..common.teacher_address import registered_at, split_addresses
 from ..data.views import Seen
-from ..distill.alone import teachers_identity
 from ..distill.cached import Cached
+from ..distill.following import Following
 from ..distill.kserve.link import check_addresses, connect
 from ..distill.link import TeacherLink
-from ..distill.registry.following import Following
 from ..distill.teachers import Link, Rules, Teachers
 from ..master.client import MasterClient
 from ..nn.device import to_device
 from ..proto import master_pb2 as pb
+from ..registry.identity import teachers_identity
 from . import pulse
 
 log = logging.getLogger("edl.worker")

@@ -13,14 +13,15 @@ from edl.common.clock import FakeClock
 from edl.common.errors import EdlError, Unauthenticated, Unreachable, UsageError
 from edl.common.identity import Identity
 from edl.distill import DistillReader, Rules
-from edl.distill.alone import VARIABLE, check_place
+from edl.distill.alone import check_place
 from edl.distill.frames import Part
-from edl.distill.registry.client import RegistryClient
-from edl.distill.registry.registering import Place, Registering
-from edl.distill.registry.roll import Entry
-from edl.distill.registry.serve import Registry
 from edl.distill.server import Teacher
 from edl.distill.teachers import Untaught
+from edl.registry.client import RegistryClient
+from edl.registry.identity import VARIABLE
+from edl.registry.registering import Place, Registering
+from edl.registry.roll import Entry
+from edl.registry.serve import Registry
 
 IDENTITY = Identity("the teachers' token")
 TTL_S = 30.0  # no test waits for its end

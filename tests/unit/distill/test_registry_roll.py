@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.distill.registry import roll
-from edl.distill.registry.registering import pause_s
-from edl.distill.registry.roll import Entry, Known, Roll, epoch_of, why_no_ttl
+from edl.registry import roll
+from edl.registry.registering import pause_s
+from edl.registry.roll import Entry, Known, Roll, epoch_of, why_no_ttl
 
 NAMES = ["bert", "lenet"]
 ADDRESSES = [f"h:{port}" for port in range(1, 4)]

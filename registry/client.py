@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...common import rpc
-from ...common.errors import EdlError, PeerError, Unauthenticated, UsageError
-from ...common.identity import Identity
-from ...common.listen import host_of, is_loopback
-from ...proto import registry_pb2 as pb
-from ...proto import registry_pb2_grpc
+from ..common import rpc
+from ..common.errors import EdlError, PeerError, Unauthenticated, UsageError
+from ..common.identity import Identity
+from ..common.listen import host_of, is_loopback
+from ..proto import registry_pb2 as pb
+from ..proto import registry_pb2_grpc
 from .roll import Entry
 
 _ANSWER_S = 5.0  # beyond what a call may be held: as of the master's line

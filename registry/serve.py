@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from ...common import rpc
-from ...common.clock import Clock, MonotonicClock
-from ...common.identity import Identity
-from ...common.listen import own_host
-from ...proto import registry_pb2 as pb
-from ...proto import registry_pb2_grpc
-from ..alone import end_by_signal, identity_to_serve
+from ..common import rpc
+from ..common.clock import Clock, MonotonicClock
+from ..common.identity import Identity
+from ..common.listen import own_host
+from ..common.process import end_by_signal
+from ..proto import registry_pb2 as pb
+from ..proto import registry_pb2_grpc
+from .identity import identity_to_serve
 from .roll import EPOCH_BITS, Entry, Roll
 
 _LONGEST_WAIT_S = 60.0  # of a held call

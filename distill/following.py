@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from functools import partial
 
-from ...common import background
-from ...common.clock import Clock, MonotonicClock
-from ...common.errors import EdlError, Unreachable
-from ...common.identity import Identity
-from ...common.retry import Backoff
-from ...common.teacher_address import Registered, registered_at
-from ..teachers import Teachers
-from .client import RegistryClient
-from .roll import Known
+from ..common import background
+from ..common.clock import Clock, MonotonicClock
+from ..common.errors import EdlError, Unreachable
+from ..common.identity import Identity
+from ..common.retry import Backoff
+from ..common.teacher_address import Registered, registered_at
+from ..registry.client import RegistryClient
+from ..registry.roll import Known
+from .teachers import Teachers
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ...common import background
-from ...common.errors import EdlError, Unreachable, UsageError
-from ...common.retry import Backoff
-from ...common.teacher_address import served_at, why_no_name
+from ..common import background
+from ..common.errors import EdlError, Unreachable, UsageError
+from ..common.retry import Backoff
+from ..common.teacher_address import served_at, why_no_name
 from .client import RegistryClient
 from .roll import Entry, why_no_ttl
 

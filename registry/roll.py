@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...common.teacher_address import served_at, why_no_name
+from ..common.teacher_address import served_at, why_no_name
 
 LEAST_TTL_S, MOST_TTL_S = 1.0, 3600.0
 MOST_TEACHERS = 10_000  # of a registry: what it holds is bounded, whoever asks
