@@ -148,9 +148,10 @@ class Follower:
         if isinstance(error, Unreachable):
             why = f"the registry at {registry} does not answer ({error})"
         if not self._known.version:  # never heard
+            self._following.lacks(where, why)
             if not isinstance(error, Unreachable):
                 self._following.give_up(why)
-            self._following.lacks(where, why)
+                return
         count = len(self._following.of(where))
         meanwhile = (
             f"the last list holds, {count} of {self._where.name!r}"
