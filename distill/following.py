@@ -133,10 +133,11 @@ class Follower:
         self._known.heard(reply.version, teachers, self._clock.now())
         addresses, missing = self._known.addresses, ""
         if not addresses:
-            others = f"there are {', '.join(reply.names)}" if reply.names else "nor as any other"
+            others = f"there are {', '.join(reply.names)}"
+            others = others if reply.names else "nor under another name"
             name, registry = self._where.name, self._where.registry
             missing = f"nobody has registered as {name!r} at {registry} ({others})"
-            self._say("nobody", f"{missing}: students wait by their rules")
+            self._say("nobody", f"{missing}: this student waits by its rules")
         elif self._said:
             count = f"{len(addresses)} teacher{'s' if len(addresses) > 1 else ''}"
             self._say("", f"the registry at {self._where.registry} tells of {count}")

@@ -1,7 +1,8 @@
 """The teachers that have registered, by name, each until its time to live is over. Pure.
 
-All who are asked with `now` first let those go whose time is over. A name's list has a version,
-which no other list of this registry, nor of the one before it, has had.
+A roll is told the time with each event, and at least every TICK_S. Where it was not for longer than
+ASLEEP_S, its process stood still: nobody was heard meanwhile, and that time counts for nobody. A
+name's list has a version, which no other list of this registry, nor of the one before it, has had.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 from ..common.teacher_address import served_at, why_no_name
 
 LEAST_TTL_S, MOST_TTL_S = 1.0, 3600.0
-MOST_TEACHERS = 10_000  # of a registry: what it holds is bounded, whoever asks
+TICK_S, ASLEEP_S = 0.25, 2.0
+MOST_TEACHERS = 5_000  # of a registry: what it holds is bounded, whoever asks
 EPOCH_BITS = 31  # of a registry's number, above the 32 of a version
 _MOST_TEXT = 256  # characters of an address, a fingerprint, an incarnation
 
@@ -44,13 +46,14 @@ class Roll:
         self._versions: dict[str, int] = {}
         self._none = self._newest = epoch << 32
         self._soonest = math.inf  # nobody goes before
+        self._told_at: float | None = None
         self.changes = 0  # of all lists
 
     def register(self, name: str, entry: Entry, now: float) -> str:
         """Have a teacher on the list for its time to live. Return why not; "": it is there."""
+        self.pass_time(now)
         if why := _unfit(name, entry):
             return why
-        self.pass_time(now)
         there = self._names.get(name, {})
         mine = there.get(entry.address)
         if mine is not None and mine.incarnation != entry.incarnation:
@@ -80,6 +83,11 @@ class Roll:
 
     def pass_time(self, now: float) -> None:
         """Let those go whose time is over."""
+        slept_s = now - (now if self._told_at is None else self._told_at)
+        self._told_at = now
+        if slept_s > ASLEEP_S:
+            self._until = {key: until + slept_s for key, until in self._until.items()}
+            self._soonest += slept_s
         if now < self._soonest:
             return
         for name, address in [key for key, until in self._until.items() if until <= now]:
@@ -89,10 +97,6 @@ class Roll:
     def listed(self, name: str) -> tuple[int, list[Entry]]:
         """Return the version of a name's list, and who is on it, in the order of their coming."""
         return self._versions.get(name, self._none), [*self._names.get(name, {}).values()]
-
-    def ends(self, name: str) -> float | None:
-        """Return when the first of a name will be gone, unless it registers again; None: never."""
-        return min((self._until[name, at] for at in self._names.get(name, {})), default=None)
 
     @property
     def names(self) -> list[str]:

@@ -22,7 +22,7 @@ from ..common.process import end_by_signal
 from ..proto import registry_pb2 as pb
 from ..proto import registry_pb2_grpc
 from .identity import identity_to_serve
-from .roll import EPOCH_BITS, Entry, Roll
+from .roll import EPOCH_BITS, TICK_S, Entry, Roll
 
 _LONGEST_WAIT_S = 60.0  # of a held call
 _MOST_NBYTES = 64 << 10  # of a request
@@ -51,7 +51,7 @@ class Registry:
         roll = Roll(secrets.randbelow((1 << EPOCH_BITS) - 1) + 1 if epoch is None else epoch)
         servicer = _Servicer(roll, clock or MonotonicClock())
         self._server = rpc.AsyncServer(
-            lambda server: registry_pb2_grpc.add_RegistryServicer_to_server(servicer, server),
+            servicer.begin,
             token=identity.token,
             identity=identity,
             host=host,
@@ -86,6 +86,16 @@ class _Servicer(registry_pb2_grpc.RegistryServicer):
         self._news: asyncio.Future[None] | None = None  # of the next change; None: nobody waits
         self._told = 0  # changes
 
+    def begin(self, server: Any) -> None:
+        """Serve, in the loop that runs, and let time pass there."""
+        registry_pb2_grpc.add_RegistryServicer_to_server(self, server)
+        self._tick(asyncio.get_running_loop())
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._roll.pass_time(self._clock.now())
+        self._tell()
+        loop.call_later(TICK_S, self._tick, loop)
+
     async def Register(self, request: pb.RegisterRequest, _context: Context) -> pb.RegisterReply:
         told = request.teacher
         entry = Entry(told.address, told.fingerprint, told.incarnation, told.ttl_s)
@@ -100,24 +110,22 @@ class _Servicer(registry_pb2_grpc.RegistryServicer):
 
     async def List(self, request: pb.ListRequest, _context: Context) -> pb.ListReply:
         deadline = self._clock.now() + max(0.0, min(request.wait_s, _LONGEST_WAIT_S))
-        over = False
         while True:
             now = self._clock.now()
             self._roll.pass_time(now)
             self._tell()
             version, teachers = self._roll.listed(request.name)
-            if version != request.known_version or over or now >= deadline:
+            if version != request.known_version or now >= deadline:
                 return pb.ListReply(
                     version=version,
                     teachers=[pb.Teacher(**vars(each)) for each in teachers],
                     names=[] if teachers else self._roll.names,
                 )
-            ends = self._roll.ends(request.name)
-            until = deadline if ends is None else min(deadline, ends)
             if self._news is None:
                 self._news = asyncio.get_running_loop().create_future()
-            told, _ = await asyncio.wait([self._news], timeout=until - now)
-            over = not told and until == deadline
+            told, _ = await asyncio.wait([self._news], timeout=deadline - now)
+            if not told:
+                deadline = now
 
     def _tell(self) -> None:
         """Let all who wait look again where a list has changed: it may be theirs."""

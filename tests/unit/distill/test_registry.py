@@ -113,11 +113,20 @@ def test_who_waits_is_not_told_of_other_names_and_renewals(town):
 
 
 def test_one_that_is_silent_for_its_time_to_live_is_gone(town):
+    client = town.client()
     town.registering("127.0.0.1:7001", ttl_s=600.0)
     town.registering("127.0.0.1:7002", ttl_s=1200.0)
-    town.clock.advance(600.0)
+    for _ in range(600):
+        town.clock.advance(1.0)
+        client.list("lenet")
 
     assert ["127.0.0.1:7002"] == town.addresses()
+    version = client.list("lenet").version
+    with later(lambda: client.list("lenet", version, 60.0)) as found:
+        for _ in range(600):
+            town.clock.advance(1.0)
+            client.list("lenet")
+    assert [] == [*found[0].teachers]
 
 
 def test_a_name_that_nobody_has_is_told_with_those_that_are_there(town):
@@ -263,7 +272,7 @@ def test_a_student_waits_for_the_first_with_a_word(town):
 
     np.testing.assert_array_equal(2 * IMAGES, logits[0])
     where = f"'lenet' at {town.address} (there are bert)"
-    assert f"nobody has registered as {where}: students wait by their rules" == notes[0]
+    assert f"nobody has registered as {where}: this student waits by its rules" == notes[0]
 
 
 def test_why_nobody_came_is_told(town):

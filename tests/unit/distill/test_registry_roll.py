@@ -2,13 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.registry import roll
 from edl.registry.registering import pause_s
-from edl.registry.roll import Entry, Known, Roll, epoch_of, why_no_ttl
+from edl.registry.roll import ASLEEP_S, Entry, Known, Roll, epoch_of, why_no_ttl
 
 NAMES = ["bert", "lenet"]
 ADDRESSES = [f"h:{port}" for port in range(1, 4)]
@@ -42,6 +43,13 @@ class Model:
         there[mine.address] = mine, now + mine.ttl_s
         return True
 
+    def pass_time(self, before, seconds):
+        for name, there in self.of.items():
+            slept = seconds if seconds > ASLEEP_S else 0.0
+            self.of[name] = {
+                at: (e, until + slept) for at, (e, until) in there.items() if until > before
+            }
+
     def leave(self, name, address, incarnation):
         if self.of[name].get(address, (entry(incarnation=""),))[0].incarnation == incarnation:
             del self.of[name][address]
@@ -71,13 +79,15 @@ EVENTS = st.one_of(
 
 @given(st.lists(EVENTS, max_size=60))
 def test_a_roll_is_what_its_entries_and_their_ends_say(events):
-    """Broken once: (1) an emptied name keeps its
-    version; (3) `_soonest` is not lowered by a short time to live."""
+    """Broken once: (1) `leave` does not look at the incarnation; (2) an emptied name keeps its
+    version; (3) `_soonest` is not lowered by a short time to live, or (4) a sleep counts.
+    """
     made, model, now = Roll(7), Model(), 0.0
     versions = {name: {made.listed(name)[0]: []} for name in NAMES}
     for kind, *given_ in events:
         changes = made.changes
         if kind == "pass":
+            model.pass_time(now, *given_)
             now += given_[0]
             made.pass_time(now)
         elif kind == "leave":
@@ -94,9 +104,14 @@ def test_a_roll_is_what_its_entries_and_their_ends_say(events):
             elif made.changes == changes:
                 raise AssertionError("a list has changed, and nobody who waits is told")
             versions[name][version] = there
-            ends = [until for e, until in model.of[name].values() if until > now]
-            assert min(ends, default=None) == made.ends(name)
         assert [name for name in NAMES if model.listed(name, now)] == made.names
+
+
+def let_pass(made, since, until):
+    """Tell a roll the time each second."""
+    for now in np.arange(since, until, 1.0):
+        made.pass_time(now)
+    made.pass_time(until)
 
 
 def test_a_renewal_is_no_change():
@@ -105,9 +120,23 @@ def test_a_renewal_is_no_change():
     version, changes = made.listed("lenet")[0], made.changes
 
     made.register("lenet", entry(), TTL_S / 3)
+    let_pass(made, TTL_S / 3, TTL_S + 1)
 
     assert (version, changes) == (made.listed("lenet")[0], made.changes)
-    assert TTL_S + TTL_S / 3 == made.ends("lenet")
+    let_pass(made, TTL_S + 1, TTL_S + TTL_S / 3)
+    assert [] == made.names
+
+
+def test_time_in_which_the_registry_stood_still_counts_for_nobody():
+    """It is stopped for a minute, say: no teacher could register meanwhile."""
+    made = Roll(1)
+    made.register("lenet", entry(), 0.0)
+    made.register("lenet", entry("h:2"), 1.0)
+
+    made.pass_time(61.0)
+    assert 2 == len(made.listed("lenet")[1])
+    let_pass(made, 61.0, 60.0 + TTL_S)
+    assert [entry("h:2")] == made.listed("lenet")[1]
 
 
 def test_who_leaves_takes_only_itself_from_the_list():
@@ -168,6 +197,7 @@ def test_one_name_is_of_one_teacher():
     refused = made.register("lenet", entry("h:2", "fashion"), 0.0)
 
     assert "their fingerprint is digits, and its own fashion" in refused
+    let_pass(made, 0.0, TTL_S)
     assert "" == made.register("lenet", entry("h:2", "fashion"), TTL_S)
 
 
