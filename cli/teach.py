@@ -81,15 +81,15 @@ def _place(model_def: str, registry: str, name: str, ttl_s: float) -> Place | No
 
     Raises UsageError, Unauthenticated.
     """
-    from ..distill.alone import check_place
-    from ..registry.registering import Place
-
     if not registry:
         if flags_given() & {"name", "ttl_s"}:
             raise UsageError(
                 "--name and --ttl_s are of --registry: say which (--registry HOST:PORT)."
             )
         return None
+    from ..distill.alone import check_place
+    from ..registry.registering import Place
+
     place = Place(registry, name or Path(model_def).stem, ttl_s)
     check_place(place)
     return place

@@ -71,8 +71,8 @@ def serve(port: int, say: Callable[[str], None]) -> None:
     `say` is told where, and how teachers and students prove that they may call.
     """
     host = own_host()
-    over = end_by_signal()
     registry = Registry(identity_to_serve(host, say), host, port)
+    over = end_by_signal()
     try:
         say(f"registry at {registry.address}")
         over.wait()

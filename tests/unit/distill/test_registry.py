@@ -114,16 +114,18 @@ def test_who_waits_is_not_told_of_other_names_and_renewals(town):
 
 def test_one_that_is_silent_for_its_time_to_live_is_gone(town):
     client = town.client()
-    town.registering("127.0.0.1:7001", ttl_s=600.0)
-    town.registering("127.0.0.1:7002", ttl_s=1200.0)
-    for _ in range(600):
+    entries = [
+        Entry(f"127.0.0.1:{port}", "f", "i", ttl_s) for port, ttl_s in ((7001, 6), (7002, 9))
+    ]
+    assert ["", ""] == [client.register("lenet", each) for each in entries]
+    for _ in range(6):
         town.clock.advance(1.0)
         client.list("lenet")
 
     assert ["127.0.0.1:7002"] == town.addresses()
     version = client.list("lenet").version
     with later(lambda: client.list("lenet", version, 60.0)) as found:
-        for _ in range(600):
+        for _ in range(3):
             town.clock.advance(1.0)
             client.list("lenet")
     assert [] == [*found[0].teachers]
