@@ -142,6 +142,17 @@ def test_who_says_a_number_has_it(school, number):
     assert "and the need decides no more" in here.told[-1]
 
 
+@pytest.mark.parametrize("bounds", [(1, 4), (2, 0)])
+def test_what_is_so_already_is_not_told_again(school, bounds):
+    """A master in a cluster is told what is wanted at its start in any case."""
+    least, most = bounds
+    here = school(num_teachers=least, max_teachers=most)
+
+    assert "" == here.teachers.scale(*bounds)
+
+    assert ([], least) == (here.told, here.wanted)
+
+
 def test_the_need_has_it_back_within_new_bounds(school):
     here = school(num_teachers=1, max_teachers=4)
     here.teachers.scale(4)
