@@ -13,6 +13,7 @@ from edl.master.books.plan import plan_of
 from edl.master.books.task_queue import TaskQueue
 from edl.master.core import Core
 from edl.master.membership import TEACHER, WORKER, Member
+from edl.master.reporting import Reporter
 from edl.master.status import _DECISIONS_KEPT
 from edl.master.teachers import Teachers, TeachersMemory
 
@@ -223,3 +224,15 @@ def test_the_last_decisions_are_kept(school):
     assert dataclasses.asdict(here.core.status.memory())["decisions"][-1]["before"] == (
         2 * _DECISIONS_KEPT
     )
+
+
+def test_a_machine_of_teachers_alone_is_paid_for(school):
+    here = school(num_teachers=1)
+    now = here.clock.now()
+    for role, machine in ((WORKER, ""), (TEACHER, "gpu-1")):
+        here.core.members.register(Member(role, 0, role, now, host=machine))
+        here.core.members.heard(role, now, state="training", scalars={})
+
+    used = Reporter(here.core, None).usage(now + 5.0, 0)
+
+    assert 5.0 == {each["name"]: each["useful_s"] for each in used["machines"]}["gpu-1"]
