@@ -20,7 +20,7 @@ def chaos() -> None:
 _RUN_HELP = """Kill, stop and terminate processes of a running job, by a seed, until it ends.
 
 \b
-A RULE is ROLE:WHEN[,...], ROLE is worker, ps or master:
+A RULE is ROLE:WHEN[,...], ROLE is worker, ps, teacher or master:
   worker:every=20s            at random, 20 s apart in the mean
   ps:every=60s,count=3        so many at most
   worker:at=10s,20s,index=1   at these moments, this replica

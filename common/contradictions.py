@@ -276,16 +276,24 @@ def _check_teachers(settings: JobSettings, say: Say) -> None:
             f"{say('without_teachers')} {settings.without_teachers}: give 1:{most}, or leave "
             "that out."
         )
-    if settings.most_teachers and settings.runtime == "kubernetes":
-        raise UsageError(
-            f"{say('num_teachers')}: a job in a cluster has no teachers of its own yet; name such "
-            "as run already by --teachers."
-        )
     if settings.deterministic and settings.has_teachers:
         raise UsageError(
             f"{say('deterministic')} replays what workers computed, and answers of teachers are "
             "not recorded: leave out one of them."
         )
+
+
+def why_not_teachers(settings: JobSettings, number: int, most: int) -> str:
+    """Return why a job that runs cannot have so many teachers; "": it can.
+
+    `most`: above `number`: from that to this, by need.
+    """
+    if not settings.most_teachers:
+        return "this job has no teachers of its own: start one with --num_teachers"
+    if most and not number and settings.without_teachers != "wait":
+        without = settings.without_teachers
+        return f"0:{most} teachers: with --without_teachers {without} none would be waited for"
+    return ""
 
 
 def _check_deterministic(settings: JobSettings, say: Say) -> None:

@@ -390,10 +390,12 @@ class JobSettings(Stored):
         "cpu=1,memory=4096Mi", "What a worker's pod asks for (gpu=1 as well).", "Cluster"
     )
     worker_resource_limit: str = knob("", "Its limit; default: the memory asked for.", "Cluster")
-    ps_resource_request: str = knob(
-        "cpu=1,memory=4096Mi", "What a parameter server's pod asks for.", "Cluster"
-    )
+    ps_resource_request: str = knob("cpu=1,memory=4096Mi", "What a server's pod asks.", "Cluster")
     ps_resource_limit: str = knob("", "Its limit; default: the memory asked for.", "Cluster")
+    teacher_resource_request: str = knob(
+        "cpu=1,memory=4096Mi", "What a teacher's pod asks for.", "Cluster"
+    )
+    teacher_resource_limit: str = knob("", "Its limit; default: the memory asked for.", "Cluster")
     oom_memory_cap: str = knob(
         "",
         "Most memory of a pod that ran out of it: each time it gets twice as much; default: four "
@@ -402,19 +404,16 @@ class JobSettings(Stored):
     )
     master_pod_priority: str = knob("", "Priority class of the master: high, low, NAME.", "Cluster")
     ps_pod_priority: str = knob("", "Priority class of the servers: high, low, NAME.", "Cluster")
+    teacher_pod_priority: str = knob("", "Priority class of teachers: high, low, NAME.", "Cluster")
     worker_pod_priority: str = knob(
         "",
         "Priority class of the workers: high, low, NAME; or a fraction of them (0.5) that is high, "
         "the first ones, and the others low.",
         "Cluster",
     )
-    min_workers: int = knob(
-        0, "No task is leased while fewer workers than so many are there.", "Cluster"
-    )
+    min_workers: int = knob(0, "No task is leased while fewer workers are there.", "Cluster")
     volume: str = knob(
-        "",
-        "Volumes of all pods: claim_name=C,mount_path=/P;host_path=/H,mount_path=/Q.",
-        "Cluster",
+        "", "Volumes of pods: claim_name=C,mount_path=/P;host_path=/H,mount_path=/Q.", "Cluster"
     )
     job_volume: str = knob(
         "",
@@ -425,10 +424,9 @@ class JobSettings(Stored):
     cluster_spec: str = knob(
         "",
         "What is laid over the pods: YAML of the parts pod, master, ps, worker, worker_high, "
-        "worker_low (node selectors, tolerations, labels, ...); or a .py file with_pod(pod) of "
+        "worker_low, teacher (node selectors, tolerations, labels); or a .py file with_pod(pod) of "
         "which, or of its object `cluster`, gets each pod's template as a dict (metadata, spec; "
-        "the label edl.dev/role says whose), changes or returns it; with_service(service) "
-        "likewise.",
+        "label edl.dev/role says whose), changes or returns it; with_service(service) likewise.",
         "Cluster",
         path=True,
     )

@@ -22,10 +22,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..common.errors import UsageError
+from . import names
 from .api import Object
 from .pods import CONTAINER
 
-ROLES = ("master", "ps", "worker")
 _MASTER_CLASS = "edl-master"
 _OWN_LABELS = ("edl.dev/", "app.kubernetes.io/")  # which a podTemplate does not change
 _OWN_VOLUMES = {"job", "shm", "settings", "checked", "no-token"}
@@ -124,7 +124,7 @@ def check(spec: Object, account: str, usual_account: str, allowed: Allowed) -> N
     found.mounts("spec.volumeMounts", mounts, master=True)  # all pods have them, the master's too
     for each in spec.get("imagePullSecrets") or []:
         found.name("pullSecrets", "spec.imagePullSecrets", each["name"])
-    for role in ROLES:
+    for role in names.ROLES:
         said = spec.get(role) or {}
         fields = ("priorityClassName", "tolerations", "nodeSelector")
         found.pod(f"spec.{role}", {name: said.get(name) for name in fields}, role)

@@ -114,7 +114,7 @@ class _Decision:
         if job_status.exit_code(self._told, self._of_role("master")) is not None:
             self._over = not any(map(job_status.lives, self._of_role("master")))
             if self._over:
-                self._end(self._of_role("ps", "worker"))  # whom their master could not dismiss
+                self._end(self._of_role(*names.REPLICAS))  # whom their master could not dismiss
             return
         if self._spec.get("suspend"):
             self._suspend(living)
@@ -164,6 +164,7 @@ class _Decision:
         self._end(self._of_role("ps"))  # each leaves a snapshot
         saves = self._spec.get("command") == launched.COMMAND  # else whom would they hand back to?
         self._end(self._of_role("worker"), grace_s=None if saves else _KILL_S)
+        self._end(self._of_role("teacher"), grace_s=_KILL_S)
 
     # -- what is wanted
 

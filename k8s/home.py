@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 _STATUS_S = 2.0  # between two writes of the status
 _CALL_S = 5.0
 _LAST_S = 15.0  # the last one
+_OTHERS = ("num_ps", "num_teachers", "max_teachers")  # that are wanted, besides workers
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)  # to every master after this one, too
 
 
@@ -151,16 +152,16 @@ class Home:
 
     def serve(
         self,
-        scale: Callable[[int, int], Any],
+        scale: Callable[[int, int, int, int], Any],
         stop: Callable[[str], Any],
         fence: Callable[[str], None],
     ) -> None:
         """Do what is wanted from now on, and keep the lease.
 
-        `scale(workers, servers)`: 0 servers are as many as there are.
+        `scale(workers, servers, teachers, most teachers)`: 0 servers are as many as there are.
         """
         self._leadership.keep(fence)
-        told: tuple[int, int] | None = None  # the journal may remember others: told in any case
+        told: tuple[int, ...] | None = None  # the journal may remember others: told in any case
 
         def look(change: Change) -> None:
             nonlocal told
@@ -168,7 +169,8 @@ class Home:
                 return
             try:
                 wanted = json.loads(change.after["data"][objects.WANTED])
-                numbers = int(wanted["num_workers"]), int(wanted.get("num_ps", 0))
+                others = (int(wanted.get(name, 0)) for name in _OTHERS)
+                numbers = int(wanted["num_workers"]), *others
                 reason = str(wanted["stop"])
             except (KeyError, TypeError, ValueError) as error:
                 log.error("%s cannot be read: %r: it is left alone", objects.WANTED, error)
@@ -226,8 +228,8 @@ class Home:
         return oom.memory_cap(self._settings, self._template(role, index))
 
     def _template(self, role: str, index: int) -> Object:
-        if role == "server":
-            return self._templates["ps"]
+        if role != "worker":
+            return self._templates[names.COMPONENTS[role]]
         settings = self._settings
         pool = pods.worker_pool(settings.worker_pod_priority, settings.num_workers, index)
         return self._templates[pool]

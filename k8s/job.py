@@ -22,7 +22,6 @@ from . import allowed, layers, names, objects, pods
 from .allowed import USUAL, Installed
 from .api import Object
 
-_ROLES = ("master", "ps", "worker")
 # Settings that are said elsewhere in an EdlJob, and where.
 _ELSEWHERE = {
     "job_name": "metadata.name",
@@ -33,6 +32,8 @@ _ELSEWHERE = {
     "num_workers": "spec.worker.replicas",
     "min_workers": "spec.worker.minReplicas",
     "num_ps": "spec.ps.replicas",
+    "num_teachers": "spec.teacher.replicas",
+    "max_teachers": "spec.teacher.maxReplicas",
     "nodes": "spec.worker.minReplicas and maxReplicas",
     "envs": "spec.envs",
     "image_name": "spec.image",
@@ -40,19 +41,21 @@ _ELSEWHERE = {
     "image_pull_secret": "spec.imagePullSecrets",
     "worker_pod_priority": "spec.worker.highFraction or spec.worker.priorityClassName",
     "ps_pod_priority": "spec.ps.priorityClassName",
+    "teacher_pod_priority": "spec.teacher.priorityClassName",
     "master_pod_priority": "spec.master.priorityClassName",
     "volume": "spec.volumes and spec.volumeMounts",
     "job_volume": "spec.jobVolume",
-    "cluster_spec": "podTemplate of spec.master, spec.ps and spec.worker",
+    "cluster_spec": "podTemplate of spec.master, spec.ps, spec.worker and spec.teacher",
 }
 _ELSEWHERE |= {
     f"{role}_resource_{part}": f"spec.{role}.resources"
-    for role in _ROLES
+    for role in names.ROLES
     for part in ("request", "limit")
 }
 # What of a job that has begun may change all the same: how it runs, not what it computes.
 _FREE = {knob.name for knob in knobs() if knob.group in ("Cluster", "Watching")}
 _FREE |= {"num_workers", "envs", "nodes"}
+_TEACHERS = {"num_teachers", "max_teachers"}  # a job that has some knows by these that it has
 _FLAG = re.compile(r"--(\w+)")
 _OURS = ("edl.dev/", "app.kubernetes.io/")  # labels that no podTemplate changes
 _TAKEN = {"controller"}  # names of jobs whose Lease would be the controller's
@@ -148,6 +151,12 @@ def workers(spec: Object) -> int:
     return min(replicas, int(said.get("maxReplicas", replicas)))
 
 
+def teachers(spec: Object) -> tuple[int, int]:
+    """Return how many teachers are wanted: so many, or from so many to so many by need (else 0)."""
+    said = spec.get("teacher") or {}
+    return int(said.get("replicas", 0)), int(said.get("maxReplicas", 0))
+
+
 def has_servers(spec: Object) -> bool:
     """Return whether an EdlJob has parameter servers."""
     settings: Object = spec.get("settings") or {}
@@ -180,6 +189,8 @@ def adopted(begun: JobSettings, now: JobSettings) -> tuple[JobSettings, list[str
     free = _FREE | {"num_ps"} if objects.servers_wanted(begun) else _FREE
     kept = {name: after[name] for name in free & before.keys() & after.keys()}
     fixed = before.keys() - free - {"resume"}  # which a controller may have set
+    if begun.most_teachers:
+        fixed -= _TEACHERS  # how many are wanted is told apart, 0 too (objects.wanted)
     refused = sorted(name for name in fixed if before[name] != after.get(name))
     return dataclasses.replace(begun, **kept), refused
 
@@ -229,12 +240,17 @@ def _settings(job: Object) -> JobSettings:
     _check_workers(worker)
     if of_script and ps not in ({}, {"replicas": 1}):  # which is the default of any EdlJob
         raise UsageError("spec.ps: a script's job has no parameter servers: leave it out.")
+    fewest, most = teachers(spec)
+    if (fewest or most) and command != "train":
+        raise UsageError("spec.teacher: only a job that trains has teachers: leave it out.")
     told = {
         "job_name": job["metadata"]["name"],
         "runtime": "kubernetes",
         "num_workers": workers(spec),
         "min_workers": worker.get("minReplicas"),
         "num_ps": None if of_script else ps.get("replicas"),
+        "num_teachers": fewest or None,
+        "max_teachers": most or None,
         "nodes": _nodes(spec) if of_script else None,
         "envs": spec.get("envs"),
         "image_name": spec.get("image"),
@@ -242,7 +258,7 @@ def _settings(job: Object) -> JobSettings:
     }
     if "highFraction" in worker:
         told["worker_pod_priority"] = str(worker["highFraction"])
-    for role in _ROLES:
+    for role in names.ROLES:
         told |= _resources(spec, role)
     told = {name: value for name, value in told.items() if value is not None}
     origins = {name: _ELSEWHERE[name] for name in told}
@@ -298,7 +314,7 @@ def _overlays(spec: Object) -> dict[str, Object]:
     if mounts := spec.get("volumeMounts"):
         common["containers"] = [{"name": pods.CONTAINER, "volumeMounts": mounts}]
     found = {"pod": {"spec": {name: value for name, value in common.items() if value}}}
-    for role in _ROLES:
+    for role in names.ROLES:
         said = spec.get(role) or {}
         fields = ("priorityClassName", "nodeSelector", "tolerations")
         layer = {"spec": {name: said[name] for name in fields if name in said}}

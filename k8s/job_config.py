@@ -47,12 +47,9 @@ def changes(
     data = config["data"]
     parts: dict[str, str] = {}
     said = _parsed(data.get(objects.WANTED))
-    there = said.get("num_workers"), said.get("num_ps", 0)
-    asked = edljob.workers(spec), objects.servers_wanted(wanted.settings)
-    if there != asked:
-        workers, servers = asked
-        stop = str(said.get("stop") or "")
-        parts[objects.WANTED] = objects.wanted(workers, stop, servers)
+    asked = objects.wanted(wanted.settings, str(said.get("stop") or ""))
+    if any(said.get(name, 0) != value for name, value in asked.items()):
+        parts[objects.WANTED] = json.dumps(asked)
     if whole:
         now = dataclasses.replace(now, resume=_resume(now, spec, wanted, told))
         if _parsed(data.get(objects.SETTINGS)) != dataclasses.asdict(now):

@@ -14,10 +14,11 @@ from ..common import launched, report
 from ..common.errors import ReportError
 from . import names, objects, observe
 from .api import Object
-from .job import bounded, durable, workers
+from .job import bounded, durable, teachers, workers
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
 _REPORT_S = 10.0  # of a scheduler's round; a report is not written anew sooner
+_REPLICAS = ("worker", "server", "teacher")  # by the master's word
 _IDLE = (
     "",
     "starting",
@@ -120,8 +121,9 @@ def status(here: Situation, now: str) -> Object:
         "workersReady": f"{_ready(told, 'workers', alive)}/{workers(spec)}",
         "ps": len(alive_servers),
         "psReady": f"{_ready(told, 'servers', alive_servers)}/{wanted_servers}",
-        "restarts": sum((told.get("restarts") or {}).get(role, 0) for role in ("worker", "server")),
+        "restarts": sum((told.get("restarts") or {}).get(role, 0) for role in _REPLICAS),
     }
+    found |= _teachers(here)
     if why[1]:
         found["message"] = why[1]
     if total := told.get("records_total"):
@@ -140,6 +142,18 @@ def status(here: Situation, now: str) -> Object:
     if code is not None:
         found["exitCode"] = code
     return found
+
+
+def _teachers(here: Situation) -> Object:
+    """Return what is told of teachers, if the job has some: the need may say how many."""
+    told, there = here.told or {}, of_role(here.pods, "teacher")
+    fewest, most = teachers(here.job["spec"])
+    if not (fewest or most or there):
+        return {}
+    alive = [pod for pod in there if lives(pod)]
+    wanted = max(fewest, len(told.get("teachers") or ())) if most else fewest
+    ready = _ready(told, "teachers", alive)
+    return {"teachers": len(alive), "teachersReady": f"{ready}/{wanted}"}
 
 
 def difference(before: Object, after: Object) -> Object:
@@ -249,7 +263,7 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
         return phase, "no pod runs; it goes on when spec.suspend is false"
     if here.note:
         return "MasterEnded", here.note
-    for role, word in (("master", "the master"), ("ps", "a server"), ("worker", "a worker")):
+    for role, word in zip(names.ROLES, _WORDS, strict=True):
         for pod in of_role(here.pods, role):
             state = observe.observe(pod)
             if isinstance(state, observe.Waiting) and state.why:
@@ -266,6 +280,7 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
     return phase, ""
 
 
+_WORDS = ("the master", "a server", "a worker", "a teacher")  # for names.ROLES
 _NO_VOLUME = (
     "without spec.jobVolume the journal is lost with the master's pod: when it is, or when the job "
     "is suspended, the job goes on with its last checkpoint where spec.settings.checkpoint_dir "

@@ -22,7 +22,9 @@ CONFIG_LABEL = "edl.dev/config"  # of the ConfigMap that a master watches
 INDEX_LABEL, INCARNATION_LABEL = "edl.dev/index", "edl.dev/incarnation"
 MEMORY_ANNOTATION = "edl.dev/memory-of"  # the limit from which that of a pod has grown
 GROUP, VERSION, KIND, PLURAL = "edl.dev", "v1alpha1", "EdlJob", "edljobs"
-COMPONENTS = {"server": "ps", "worker": "worker", "master": "master"}  # what pods say of a role
+REPLICAS = ("ps", "worker", "teacher")  # the roles that a master starts, as pods say them
+ROLES = ("master", *REPLICAS)
+COMPONENTS = {**{role: role for role in ROLES}, "server": "ps"}  # what pods say of a role
 
 _LONGEST = 63
 _HASH = 8
@@ -52,7 +54,7 @@ def pod_name(job: str, role: str, index: int, incarnation: str) -> str:
 
 
 def labels(job: str, component: str = "job") -> dict[str, str]:
-    """Return the labels of every object of a job. `component`: master, ps, worker or job."""
+    """Return the labels of every object of a job. `component`: one of ROLES, or job."""
     found = {
         "app.kubernetes.io/name": "edl",
         "app.kubernetes.io/instance": job,

@@ -38,7 +38,7 @@ def config(settings: JobSettings, templates: dict[str, Object]) -> Object:
     data = {
         SETTINGS: settings.to_json(),
         TEMPLATES: json.dumps(templates),
-        WANTED: wanted(settings.num_workers, num_ps=servers_wanted(settings)),
+        WANTED: json.dumps(wanted(settings)),
     }
     job = settings.job_name
     made = _object("v1", "ConfigMap", job, names.object_name(job), {"data": data})
@@ -46,12 +46,18 @@ def config(settings: JobSettings, templates: dict[str, Object]) -> Object:
     return made
 
 
-def wanted(num_workers: int, stop: str = "", num_ps: int = 0) -> str:
-    """Return the user's wish for a job that runs: so many workers, or its end (and why).
+def wanted(settings: JobSettings, stop: str = "") -> dict[str, Any]:
+    """Return the user's wish for a job that runs: so many replicas, or its end (and why).
 
-    `num_ps`: servers; 0: as many as there are.
+    `num_ps` 0: as many servers as there are.
     """
-    return json.dumps({"num_workers": num_workers, "stop": stop, "num_ps": num_ps})
+    return {
+        "num_workers": settings.num_workers,
+        "stop": stop,
+        "num_ps": servers_wanted(settings),
+        "num_teachers": settings.num_teachers,
+        "max_teachers": settings.max_teachers,
+    }
 
 
 def servers_wanted(settings: JobSettings) -> int:

@@ -31,9 +31,10 @@ CONTAINER = "edl"
 SECRETS = {TOKEN_VARIABLE: "token", IDENTITY_VARIABLE: "identity"}  # variable -> key of the Secret
 USER = 1000  # of the image
 REPLICA_ACCOUNT = "edl-replica"  # of the manifests: it may do nothing
-ROLES = ("master", "ps", "worker", "worker_high", "worker_low")  # templates, and keys of an overlay
+ROLES = (*names.ROLES, "worker_high", "worker_low")  # templates, and keys of an overlay
 
 _MODULES = {"master": "edl.master", "ps": "edl.ps", "worker": "edl.worker"}
+_MODULES |= {"teacher": "edl.distill"}
 _OF_SCRIPT = "edl.launch"  # master and workers of a script's job: coordinator and node agents
 _GRACE_BEYOND_DRAIN_S = 10
 _SERVER_GRACE_S = 30

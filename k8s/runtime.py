@@ -77,7 +77,7 @@ class KubernetesRuntime:
         self._reflector = Reflector(
             api,
             "Pod",
-            names.selector(job, "ps", "worker"),
+            names.selector(job, *names.REPLICAS),
             self._changed,
             self._listed,
             on_silence=self._silence,

@@ -128,9 +128,7 @@ class PodHome:
         return self._pod.start_runtime(report, keep_done=True)
 
     def serve(self, coordinator: Coordinator) -> None:
-        self._pod.serve(
-            lambda n, _servers: coordinator.scale(n), coordinator.stop, coordinator.fence
-        )
+        self._pod.serve(lambda n, *_: coordinator.scale(n), coordinator.stop, coordinator.fence)
         threading.Thread(target=self._show, args=(coordinator,), name="show", daemon=True).start()
 
         def leave(_number: int, _frame: FrameType | None) -> None:

@@ -74,13 +74,15 @@ class PodHome:
         if self._nursery is not None:
             self._nursery.close()  # it was for the check of the definition alone
         front = master.front
-        self._pod.serve(
-            lambda workers, servers: front.scale(
-                pb.ScaleRequest(num_workers=workers, num_servers=servers)
-            ),
-            front.stop,
-            master.fence,
-        )
+        has_teachers = master.core.settings.most_teachers > 0
+
+        def scale(workers: int, servers: int, teachers: int, most: int) -> None:
+            request = pb.ScaleRequest(num_workers=workers, num_servers=servers)
+            if has_teachers:
+                request.num_teachers, request.max_teachers = teachers, most
+            front.scale(request)
+
+        self._pod.serve(scale, front.stop, master.fence)
         end_with_pod(master)
 
     def start_runtime(self, report: OnReport, _address: str) -> Runtime:

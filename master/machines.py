@@ -2,8 +2,9 @@
 
 A machine counts whole, from the moment that a process of the job has said hello there until none is
 left. What its time was, is by its workers: their share that works on records is useful; the rest
-starts or is idle. A machine with servers or the master alone is useful while any worker works. When
-records that were done are to be computed again, the time that so many had taken is useful no more.
+starts or is idle. A machine without workers (of servers, teachers, the master) is useful while any
+worker works. When records that were done are to be computed again, the time that so many had taken
+is useful no more.
 
 What is not seen: the time until a process says hello, and a machine that is kept without the job.
 """
@@ -65,14 +66,15 @@ class Machines:
         self._began = any(each.useful_s for each in state.machines)
 
     def look(
-        self, now: float, records: int, workers: Iterable[tuple[str, str]], servers: Iterable[str]
+        self, now: float, records: int, workers: Iterable[tuple[str, str]], others: Iterable[str]
     ) -> None:
         """Count the time since the last look.
 
-        `workers`: machine and state of each that is there; `servers`: their machines. Just after a
-        restart of the master, nothing is counted until all have said what they do.
+        `workers`: machine and state of each that is there; `others`: the machines of servers and
+        teachers. Just after a restart of the master, nothing is counted until all have said what
+        they do.
         """
-        states: dict[str, list[str]] = {self._here: [], **{name: [] for name in servers}}
+        states: dict[str, list[str]] = {self._here: [], **{name: [] for name in others}}
         for name, said in workers:
             if said == _UNTOLD:
                 return

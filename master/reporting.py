@@ -10,7 +10,7 @@ from ..durable.schema import Json
 from .books.queue_view import QueueView
 from .core import Core
 from .groups.group import Group
-from .membership import DRAINING, SERVER, WORKER, Member
+from .membership import DRAINING, SERVER, TEACHER, WORKER, Member
 from .recorder import Spent
 from .servers_fit import ServersFit
 
@@ -31,7 +31,8 @@ class Reporter:
         core = self._core
         workers, servers = core.members.of(WORKER), core.members.of(SERVER)
         self._model = _model(core.settings, workers) or self._model
-        if any(slot.waits for slot in core.replicas.slots.values()):  # the cluster has no room
+        slots = core.replicas.slots.values()
+        if any(slot.waits and slot.role != TEACHER for slot in slots):  # the cluster has no room
             core.recorder.forget_changes()
         members = tuple(member.incarnation for member in (*workers, *servers))
         is_same = self._trains() and self._are_all(workers, servers)
@@ -47,12 +48,12 @@ class Reporter:
     def usage(self, now: float, records_done: int) -> dict[str, Json]:
         """Return what the job has used by now: the machines' time, and the records done."""
         core = self._core
-        workers, servers = core.members.of(WORKER), core.members.of(SERVER)
+        others = (*core.members.of(SERVER), *core.members.of(TEACHER))
         core.machines.look(
             now,
             records_done,
-            [(worker.host, worker.state) for worker in workers],
-            [server.host for server in servers],
+            [(worker.host, worker.state) for worker in core.members.of(WORKER)],
+            [each.host for each in others],
         )
         return core.machines.usage()
 

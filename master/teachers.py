@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..common.contradictions import why_not_teachers
 from ..proto import master_pb2 as pb
 from .core import Core
 from .membership import DRAINING, TEACHER, WORKER, Member
@@ -46,6 +47,12 @@ class Teachers:
         """Return what a restarted master must know."""
         return TeachersMemory(self._bounds, self._need.start_s, self._core.lessons.of)
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the most that are wanted; one number twice where no need decides."""
+        settings = self._core.settings
+        return self._bounds or (settings.num_teachers, settings.most_teachers)
+
     def heard(self, incarnation: str, scalars: Mapping[str, float]) -> None:
         """Hear how many records a worker has trained with a teacher's answer, and without."""
         if self._core.lessons.heard(incarnation, scalars):
@@ -53,9 +60,8 @@ class Teachers:
 
     def remember(self, memory: TeachersMemory) -> None:
         """Go on where the master before ended."""
-        settings, self._bounds = self._core.settings, memory.bounds
-        least, most = memory.bounds or (settings.num_teachers, settings.most_teachers)
-        self._need = Need(least, most, memory.start_s)
+        self._bounds = memory.bounds
+        self._need = Need(*self.bounds, memory.start_s)
         self._core.lessons.remember(memory.lessons)
 
     @property
@@ -80,14 +86,11 @@ class Teachers:
 
         Return why not; "": it is so.
         """
-        settings = self._core.settings
-        if not settings.most_teachers:
-            return "this job has no teachers of its own: start one with --num_teachers"
-        if most and not number and settings.without_teachers != "wait":
-            without = settings.without_teachers
-            return f"0:{most} teachers: with --without_teachers {without} none would be waited for"
-        if self._core.status.state in ("starting", "running"):
-            self._scale(number, max(number, most))
+        if refused := why_not_teachers(self._core.settings, number, most):
+            return refused
+        bounds = number, max(number, most)
+        if self._core.status.state in ("starting", "running") and bounds != self.bounds:
+            self._scale(*bounds)
         return ""
 
     def _scale(self, number: int, most: int) -> None:

@@ -1,9 +1,9 @@
 """Kueue's Workloads for an EdlJob: what is written into one, and what Kueue says by it. Pure.
 
-An EdlJob with a queue has one base, its master, servers and least workers, which Kueue admits as a
-whole, and a piece for each worker above that. Pieces come after every base that may be wanted, so
-that quota takes them first, one by one. Of the pods stands there what Kueue counts and matches
-alone: no command, no environment.
+An EdlJob with a queue has one base, its master, servers, teachers and least workers, which Kueue
+admits as a whole, and a piece for each worker above that. Pieces come after every base that may be
+wanted, so that quota takes them first, one by one. Of the pods stands there what Kueue counts and
+matches alone: no command, no environment.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def queue_of(job: Object) -> str:
 def pod_sets(job: Object, templates: Mapping[str, Object]) -> list[Object]:
     """Return the sets of pods without which a job does not begin, the workers last."""
     spec = job["spec"]
-    counts = {"master": 1, "ps": 0, "worker": int((spec.get("worker") or {}).get("minReplicas", 1))}
+    counts = {"master": 1, "ps": 0, "teacher": edljob.teachers(spec)[0]}
     if edljob.has_servers(spec):
         counts["ps"] = int((spec.get("ps") or {}).get("replicas", 1))
+    counts["worker"] = int((spec.get("worker") or {}).get("minReplicas", 1))
     return [_pod_set(role, templates, count) for role, count in counts.items() if count]
 
 

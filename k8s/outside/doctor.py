@@ -227,7 +227,7 @@ def _accounts(api: Api, settings: JobSettings) -> Iterator[Finding]:
 
 
 def _priorities(api: Api, settings: JobSettings) -> Iterator[Finding]:
-    said = [settings.master_pod_priority, settings.ps_pod_priority]
+    said = [settings.master_pod_priority, settings.ps_pod_priority, settings.teacher_pod_priority]
     if pods.is_fraction(settings.worker_pod_priority):
         said += ["high", "low"]
     else:

@@ -25,5 +25,5 @@ def _is_about(about: Object, job: str, pods: set[str]) -> bool:
     if kind != "Pod":
         return name in (top, names.object_name(job, "ps"))
     # of a pod that is gone nothing but its name is left
-    ours = rf"{re.escape(top)}-([a-z0-9]{{5}}|master-.+|(ps|worker)-\d+-.+)"
+    ours = rf"{re.escape(top)}-([a-z0-9]{{5}}|master-.+|({'|'.join(names.REPLICAS)})-\d+-.+)"
     return name in pods or re.fullmatch(ours, name) is not None

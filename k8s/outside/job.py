@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...common import launched
+from ...common.contradictions import why_not_teachers
 from ...common.errors import JobError, Unreachable, UsageError
 from ...jobs.job import ENDED, INTERRUPTED, Kind, Report, Status
 from ...jobs.wait import GOALS
-from .. import names, nodes, objects
+from .. import job_config, names, nodes, objects
 from ..api import Api, Object
 from ..connection import ApiError
 from . import events, logs, rights, state, view
@@ -103,16 +104,19 @@ class ClusterJob:
         num_teachers: int | None = None,
         max_teachers: int = 0,
     ) -> int:
-        """Ask for so many workers and servers; return how many workers were wanted before.
+        """Ask for so many replicas; return how many workers were wanted before.
 
-        0: as many as there are. Raises UsageError for a number of nodes that a script's job does
-        not allow, and where the scheduler says how many there are.
+        0 workers or servers, None: as many as there are. `max_teachers`: from `num_teachers` to so
+        many, by need. Raises UsageError for a number of nodes that a script's job does not allow,
+        and where the scheduler says how many there are; JobError for teachers that it cannot have.
         """
-        if num_teachers is not None or max_teachers:
-            raise UsageError("A job in a cluster has no teachers of its own yet: see --teachers.")
         top = self._going_on()
+        if num_teachers is not None:
+            begun = job_config.settings(self.api.get("ConfigMap", self._object))
+            if begun and (refused := why_not_teachers(begun, num_teachers, max_teachers)):
+                raise JobError(refused)
         if top["kind"] == names.KIND:
-            if "scheduling" in top["spec"]:
+            if "scheduling" in top["spec"] and (num_workers or num_ps):
                 raise UsageError(
                     f"Job {self.name!r} gets its workers from the scheduler: change "
                     "spec.worker.minReplicas and maxReplicas, or take spec.scheduling away."
@@ -122,7 +126,9 @@ class ClusterJob:
             if top["spec"].get("command") == launched.COMMAND:
                 _check_nodes(worker, num_workers)
             asked = {"worker": num_workers, "ps": num_ps}
-            spec = {role: {"replicas": count} for role, count in asked.items() if count}
+            spec: Object = {role: {"replicas": count} for role, count in asked.items() if count}
+            if num_teachers is not None:
+                spec["teacher"] = {"replicas": num_teachers, "maxReplicas": max_teachers or None}
             self.api.patch(names.KIND, self.name, {"spec": spec})
             return before
 
@@ -130,6 +136,8 @@ class ClusterJob:
             nonlocal before
             before = wanted["num_workers"]
             wanted.update(num_workers=num_workers or before, num_ps=num_ps)
+            if num_teachers is not None:
+                wanted.update(num_teachers=num_teachers, max_teachers=max_teachers)
 
         before = 0
         self._want(change)
@@ -174,6 +182,7 @@ class ClusterJob:
         saves = self.status().get("command") == launched.COMMAND
         # A script saves; whom would other workers hand back to?
         self.pods.delete(None if saves else _CANCEL_GRACE_S, "worker")
+        self.pods.delete(_CANCEL_GRACE_S, "teacher")
 
     def resume(self) -> None:
         """Go on with the job where it was suspended."""

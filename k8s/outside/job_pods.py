@@ -10,7 +10,6 @@ from ..api import Api, Object
 from ..connection import ApiError
 from . import state
 
-COMPONENTS = ("master", "ps", "worker")  # helpers that give out files are not of the job
 SUSPENDING_S = 120.0  # a master has 60 s and the drain's to go
 _LOOK_S = 0.5
 
@@ -18,7 +17,8 @@ _LOOK_S = 0.5
 class JobPods:
     """The pods of one job.
 
-    A component is master, ps or worker; where none is named, all are meant.
+    A component is one of names.ROLES; where none is named, all are meant. Helpers that give out
+    files are not of the job.
     """
 
     def __init__(self, api: Api, job: str) -> None:
@@ -26,8 +26,8 @@ class JobPods:
         self._job = job
 
     def found(self, *components: str) -> list[Object]:
-        """Return the pods: master, servers, workers; by index; the oldest first."""
-        selector = names.selector(self._job, *(components or COMPONENTS))
+        """Return the pods by role, as names.ROLES has them, and index; the oldest first."""
+        selector = names.selector(self._job, *(components or names.ROLES))
         items, _ = self._api.list("Pod", selector)
         return sorted(items, key=state.order)
 

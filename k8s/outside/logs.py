@@ -19,7 +19,6 @@ from ..reflector import Change, Reflector
 from .job_pods import JobPods
 
 _LOOK_S = 2.0  # whether the job is over
-_COMPONENTS = {"server": "ps"}
 
 
 class _Job(Protocol):
@@ -40,8 +39,8 @@ def lines(
     `follow`: also what comes until the job ends. Raises UsageError where there is no such pod.
     """
     if index is not None and role is None:
-        raise UsageError("--index needs --role: worker, server or master.")
-    component = [_COMPONENTS.get(role, role)] if role else []
+        raise UsageError("--index needs --role: worker, server, teacher or master.")
+    component = [names.COMPONENTS[role]] if role else []
     if follow:
         yield from _Follower(job, component, index, tail).lines()
         return

@@ -63,9 +63,9 @@ def waits_for(top: Object, masters: Sequence[Object]) -> str:
 
 
 def order(pod: Object) -> tuple[int, int, str]:
-    """Sort pods: master, servers, workers; by index; the oldest first."""
+    """Sort pods by role, as names.ROLES has them, and index; the oldest first."""
     labels = pod["metadata"]["labels"]
-    role = ("master", "ps", "worker").index(labels.get(names.ROLE_LABEL, "worker"))
+    role = names.ROLES.index(labels.get(names.ROLE_LABEL, "worker"))
     created = pod["metadata"].get("creationTimestamp") or ""
     return role, int(labels.get(names.INDEX_LABEL) or 0), created
 
@@ -128,7 +128,8 @@ def alive(masters: Sequence[Object]) -> list[Object]:
 def idle(status: Status) -> Status:
     """Return the status without the figures and the rows of processes, which are gone."""
     kept = {key: value for key, value in status.items() if key not in _OF_NOW}
-    return {**kept, **{key: [] for key in ("workers", "servers", "nodes") if key in kept}}
+    rows = ("workers", "servers", "teachers", "nodes")
+    return {**kept, **{key: [] for key in rows if key in kept}}
 
 
 def name_of(top: Object) -> str:

@@ -36,6 +36,7 @@ _STALE_S = 60.0  # of a lease that is renewed every 4 s; clocks differ
 # Settings of the cluster that an EdlJob has no field of its own for.
 _KEPT = {"oom_memory_cap", "service_account"}
 _OWN_FIELDS = {"job_name", "envs", "num_workers", "num_ps", "port", "nodes"}
+_OWN_FIELDS |= {"num_teachers", "max_teachers"}
 _LABELS = ("edl.dev/", "app.kubernetes.io/")
 
 Templates = dict[str, Object]
@@ -275,6 +276,11 @@ def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Objec
     if settings.min_workers:
         worker["minReplicas"] = settings.min_workers
     ps: Object = {**_role(base, changed, "ps"), "replicas": settings.num_ps}
+    teacher: Object = {}
+    if settings.most_teachers:
+        teacher = {**_role(base, changed, "teacher"), "replicas": settings.num_teachers}
+    if settings.max_teachers:
+        teacher["maxReplicas"] = settings.max_teachers
     if isinstance(settings, launched.LaunchedSettings):
         worker["minReplicas"], worker["maxReplicas"] = settings.bounds
         ps = {}
@@ -295,6 +301,7 @@ def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Objec
         "master": _role(base, changed, "master"),
         "ps": ps,
         "worker": worker,
+        "teacher": teacher,
     }
     return {
         "apiVersion": f"{names.GROUP}/{names.VERSION}",

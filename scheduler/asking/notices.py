@@ -23,7 +23,7 @@ from ..place import Tell
 
 log = logging.getLogger(__name__)
 
-_ROLES = ("worker", "ps")  # in this order
+_ROLES = ("worker", "ps", "teacher")  # in this order
 _SELECTOR = f"app.kubernetes.io/name=edl,{names.ROLE_LABEL} in ({','.join(_ROLES)})"
 _AGAIN_S = 2.0  # while a node has a notice: who came late, or could not be evicted, is tried again
 

@@ -405,6 +405,31 @@ def test_scale_is_tried_again_where_another_change_crossed_it(
     assert (0, 5) == (code, wanted(server)["num_workers"])
 
 
+def test_a_job_without_teachers_gets_none(run: Run, demo: Run, server: ApiServer) -> None:
+    code, _, err = run("scale", *AT, "--num_teachers", "2")
+
+    assert 1 == code
+    assert "this job has no teachers of its own: start one with --num_teachers" in err
+    assert 0 == wanted(server)["num_teachers"]
+
+
+def test_teachers_are_scaled_alone(run: Run, submitted: Run, server: ApiServer) -> None:
+    submitted("--as=job", "--num_teachers=2", "--without_teachers=fail")
+
+    code, out, _ = run("scale", *AT, "--num_teachers", "1:4")
+    by_need = wanted(server)
+    refused = run("scale", *AT, "--num_teachers", "0:4")
+    none = run("scale", *AT, "--num_teachers", "0")
+
+    assert (0, "demo: 1:4 teachers wanted\n") == (code, out)
+    assert (1, 4, 2) == tuple(
+        by_need[name] for name in ("num_teachers", "max_teachers", "num_workers")
+    )
+    assert (1, 0) == (refused[0], none[0])
+    assert "none would be waited for" in refused[2]
+    assert (0, 0) == tuple(wanted(server)[name] for name in ("num_teachers", "max_teachers"))
+
+
 def test_stop_asks_the_master(run: Run, demo: Run, server: ApiServer) -> None:
     code, out, _ = run("stop", *AT)
 
@@ -554,6 +579,23 @@ def test_scale_of_an_edljob_changes_its_spec(run: Run, edljob: dict[str, Any]) -
     code, out, _ = run("scale", *AT, "--num_workers", "5")
 
     assert (0, "demo: 2 -> 5 workers wanted\n", 5) == (code, out, edljob["worker"]["replicas"])
+
+
+def test_teachers_of_an_edljob_change_in_its_spec(
+    run: Run, edljobs: None, submitted: Run, server: ApiServer
+) -> None:
+    submitted("--job_volume=claim_name=c", "--num_teachers=2", "--teacher_pod_priority=low")
+    teacher = server.objects["edljobs", "demo"]["spec"]["teacher"]
+    before = dict(teacher)
+
+    run("scale", *AT, "--num_teachers", "1:4")
+    by_need = dict(teacher)
+    code, out, _ = run("scale", *AT, "--num_teachers", "0")
+
+    assert (2, "edl-low") == (before["replicas"], before["priorityClassName"])
+    assert (1, 4) == (by_need["replicas"], by_need["maxReplicas"])
+    assert (0, "demo: 0 teachers wanted\n", 0) == (code, out, teacher["replicas"])
+    assert "maxReplicas" not in teacher
 
 
 def test_suspend_and_resume_of_an_edljob_change_its_spec(run: Run, edljob: dict[str, Any]) -> None:

@@ -88,6 +88,9 @@ def test_what_the_command_line_submits_comes_out_as_it_went_in():
         "num_workers": 3,
         "min_workers": 2,
         "worker_resource_request": "cpu=2,memory=1Gi,gpu=1",
+        "num_teachers": "1:3",
+        "teacher_pod_priority": "low",
+        "teacher_resource_request": "cpu=2,memory=2Gi",
         "envs": "A=1",
     }
     settings = dataclasses.replace(resolve("train", said), port=50001)

@@ -91,6 +91,7 @@ def test_defaults_are_those_of_the_command_line():
     assert SPEC["command"]["default"] == settings.command
     assert SPEC["worker"]["properties"]["replicas"]["default"] == settings.num_workers
     assert SPEC["ps"]["properties"]["replicas"]["default"] == settings.num_ps
+    assert SPEC["teacher"]["properties"]["replicas"]["default"] == settings.num_teachers
 
 
 def test_there_are_no_more_servers_than_slots():

@@ -107,6 +107,7 @@ def test_priorities_by_word_name_and_fraction():
         "worker": None,
         "worker_high": "edl-high",
         "worker_low": "edl-low",
+        "teacher": None,
     }
 
 

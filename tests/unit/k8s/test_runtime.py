@@ -22,7 +22,7 @@ TEMPLATES = pods.templates(JobSettings(job_name=JOB, image_name="edl:1"))
 
 def make(role, index, incarnation, env, arguments, memory):
     return pods.replica(
-        TEMPLATES["ps" if role == "server" else "worker"],
+        TEMPLATES[names.COMPONENTS[role]],
         Replica(role, index, incarnation),
         job=JOB,
         arguments=arguments,
@@ -39,12 +39,12 @@ def runtime(api, told) -> Iterator[KubernetesRuntime]:
     found.detach()
 
 
-def start(runtime, server: ApiServer, index=0, incarnation="a1", count=1) -> tuple[Replica, str]:
-    replica = runtime.start(
-        "worker", index, incarnation, {"X": "1", "EDL_TOKEN": "secret"}, ("--x",)
-    )
+def start(
+    runtime, server: ApiServer, index=0, incarnation="a1", count=1, role="worker"
+) -> tuple[Replica, str]:
+    replica = runtime.start(role, index, incarnation, {"X": "1", "EDL_TOKEN": "secret"}, ("--x",))
     server.wait_for_pods(count)
-    return replica, names.pod_name(JOB, "worker", index, incarnation)
+    return replica, names.pod_name(JOB, role, index, incarnation)
 
 
 def next_exit(told: Queue) -> Exit:
@@ -86,8 +86,9 @@ def test_a_replica_becomes_a_pod_without_its_secrets(runtime, server):
     )
 
 
-def test_it_runs_and_ends_and_both_are_told_once(runtime, server, told):
-    replica, name = start(runtime, server)
+@pytest.mark.parametrize("role", ["worker", "server", "teacher"])
+def test_it_runs_and_ends_and_both_are_told_once(runtime, server, told, role):
+    replica, name = start(runtime, server, role=role)
 
     server.set_status(name, phase="Running", podIP="10.0.0.1")
     assert told.get(timeout=WAIT_S) == Running(replica)

@@ -13,6 +13,7 @@ from edl.master.books.plan import plan_of
 from edl.master.books.task_queue import TaskQueue
 from edl.master.core import Core
 from edl.master.membership import TEACHER, WORKER, Member
+from edl.master.reporting import Reporter
 from edl.master.status import _DECISIONS_KEPT
 from edl.master.teachers import Teachers, TeachersMemory
 
@@ -142,6 +143,17 @@ def test_who_says_a_number_has_it(school, number):
     assert "and the need decides no more" in here.told[-1]
 
 
+@pytest.mark.parametrize("bounds", [(1, 4), (2, 0)])
+def test_what_is_so_already_is_not_told_again(school, bounds):
+    """A master in a cluster is told what is wanted at its start in any case."""
+    least, most = bounds
+    here = school(num_teachers=least, max_teachers=most)
+
+    assert "" == here.teachers.scale(*bounds)
+
+    assert ([], least) == (here.told, here.wanted)
+
+
 def test_the_need_has_it_back_within_new_bounds(school):
     here = school(num_teachers=1, max_teachers=4)
     here.teachers.scale(4)
@@ -212,3 +224,15 @@ def test_the_last_decisions_are_kept(school):
     assert dataclasses.asdict(here.core.status.memory())["decisions"][-1]["before"] == (
         2 * _DECISIONS_KEPT
     )
+
+
+def test_a_machine_of_teachers_alone_is_paid_for(school):
+    here = school(num_teachers=1)
+    now = here.clock.now()
+    for role, machine in ((WORKER, ""), (TEACHER, "gpu-1")):
+        here.core.members.register(Member(role, 0, role, now, host=machine))
+        here.core.members.heard(role, now, state="training", scalars={})
+
+    used = Reporter(here.core, None).usage(now + 5.0, 0)
+
+    assert 5.0 == {each["name"]: each["useful_s"] for each in used["machines"]}["gpu-1"]

@@ -21,9 +21,9 @@ from edl.ps.control import PsControl
 from edl.ps.metrics import Metrics
 from edl.ps.server import Listeners
 from edl.ps.servicer import ParameterServerServicer
-from edl.ps.wire.connection import PlaneShardConnection
 from edl.ps.wire.plane import Plane
 from edl.ps.worker_client import PsClient
+from edl.wire.reach import Caller
 
 TOKEN = "secret"
 SPEC = ModelSpec((DenseSpec("w", (3,)),), (TableSpec("t", 2),), optimizers.SGD(lr=1.0))
@@ -65,13 +65,13 @@ def test_off_loopback_tcp_is_encrypted_and_a_socket_of_this_host_is_not(
 ):
     address, _ = server
     seen = []
-    greeted = PlaneShardConnection._greeted
+    greeted = Caller._greeted
 
-    def greet(self, sock, name, tls, deadline):
+    def greet(self, sock, tls):
         seen.append(tls)
-        return greeted(self, sock, name, tls, deadline)
+        return greeted(self, sock, tls)
 
-    monkeypatch.setattr(PlaneShardConnection, "_greeted", greet)
+    monkeypatch.setattr(Caller, "_greeted", greet)
     client = PsClient([address], token=TOKEN, spec=SPEC, transport=transport, identity=certified)
     client.init(SPEC, {"w": np.zeros(3, np.float32)}, **WAIT)
     client.pull({"t": np.arange(3)}, **WAIT)
