@@ -239,8 +239,9 @@ class Teachers:
                 return
             self._over.wait(min(left_s, _LOOK_S))
             self._on_wait()
+            waits = self._rules.without == "wait" or not self._had_one
             is_told = self._told_away or self.missing or self._hopeless
-            if not (is_told or self._balance.there or question.is_over):
+            if waits and not (is_told or self._balance.there or question.is_over):
                 self._told_away = True
                 left_s = began + self._rules.wait_s - self._clock.now()
                 self._on_note(f"the student waits for up to {max(left_s, 0):.0f} s: {self._why()}")
