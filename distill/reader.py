@@ -86,8 +86,8 @@ class DistillReader:
     def set_dynamic_teacher(self, registry: str, name: str) -> None:
         """Ask whoever has registered under a name, as they come and go.
 
-        `registry`: HOST:PORT of an `edl registry`. Raises UsageError for what is none, and for no
-        name.
+        `registry`: HOST:PORT of an `edl registry`; or of a job's master, and the name `teachers`.
+        Raises UsageError for what is none, and for no name.
         """
         self.set_fixed_teacher([f"edl://{registry}/{name}"])
 

@@ -9,10 +9,11 @@ import time
 
 import numpy as np
 import pytest
-from tools.pupils import Edl, must_be_taught, taught_job
+from tools.jobs import send
+from tools.pupils import Edl, must_be_taught, scale_teachers, taught_job
 from tools.waiting import until
 
-from edl.common.identity import Identity
+from edl.common.identity import TOKEN_VARIABLE, Identity
 from edl.distill import DistillReader, Rules
 from edl.registry.client import RegistryClient
 from edl.registry.identity import VARIABLE
@@ -132,3 +133,32 @@ def test_a_job_is_taught_by_those_who_have_registered(town, tmp_path):
 
     assert 0 == job.result()["teaching"]["untaught"]
     must_be_taught(job, 8)
+
+
+@pytest.mark.slow
+def test_a_script_asks_the_teachers_of_a_job_beside_it(tmp_path, monkeypatch):
+    """By the job's token, at its master, which is killed meanwhile."""
+    job = taught_job(tmp_path, num_epochs=30, delay_s=0.02)
+    with job:
+        job.watch(lambda status: status["teaching"]["records"] >= 100)
+        monkeypatch.delenv(VARIABLE, raising=False)
+        monkeypatch.setenv(TOKEN_VARIABLE, job.token)
+
+        def batches():
+            for number in range(200):
+                if number in (50, 100):
+                    scale_teachers(job, number // 50)
+                if number == 150:
+                    send(job.about()["pid"], signal.SIGKILL)
+                yield np.arange(number, number + MINIBATCH), np.zeros(MINIBATCH)
+
+        reader = DistillReader(["record", "more"], ["lesson"], feeds=["record", "more"])
+        reader.set_dynamic_teacher(job.about()["address"], "teachers")
+        for number, (record, _, lesson) in enumerate(reader.wrap(batches())):
+            np.testing.assert_array_equal(np.arange(number, number + MINIBATCH), record)
+            np.testing.assert_array_equal(record % 997 + 1, lesson[:, 0])
+        assert 199 == number
+        assert 0 == job.wait(), job.logs()
+
+    assert 1 == job.result()["restarts"]["master"]
+    must_be_taught(job, 30)
