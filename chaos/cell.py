@@ -101,6 +101,7 @@ class Cell:
     taught: int | None = None  # records, as often as they were applied
     untaught: int | None = None
     mistaught: int | None = None  # records with what no teacher says of them
+    commit: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -172,7 +173,7 @@ def run(
         code = scene.wait(_END_S if fault else _FIRST_END_S)
         status = scene.status()
     cell = dataclasses.replace(
-        named, exit_code=code, wall_s=round(time.monotonic() - began, 2), **_times(scene)
+        named, exit_code=code, wall_s=round(time.monotonic() - began, 2), **times(scene)
     )
     if scene.why_not:
         cell = dataclasses.replace(cell, outcome="not meaningful", reason=scene.why_not)
@@ -248,7 +249,7 @@ def _arm(scene: Scene, fault: Fault, phase: Phase, nth: int) -> None:
 # -- what the logs say
 
 
-def _times(scene: Scene) -> dict[str, Any]:
+def times(scene: Scene) -> dict[str, Any]:
     """Return the time until anybody noticed, and a survivor's longest pause from then on."""
     if scene.struck is None:
         return {}
@@ -327,20 +328,21 @@ def counted(
         "records_duplicated": _sum(rows - epochs),
         "updates_lost": sum(_sum(expected - np.array([*each])) for each in seen.values()),
         "updates_duplicated": sum(_sum(np.array([*each]) - expected) for each in seen.values()),
-        **(_taught(rows, tables["lessons"]) if taught else {}),
+        **(taught_of(rows, tables["lessons"]) if taught else {}),
     }
 
 
-def _taught(
+def taught_of(
     rows: np.ndarray[Any, np.dtype[np.float64]], lessons: np.ndarray[Any, np.dtype[np.float64]]
 ) -> dict[str, int]:
-    """Count how often records were taught, and those of which it was something else."""
-    times = lessons / (_LESSONS_FROM + np.arange(len(lessons)))
-    whole = np.round(times)
+    """Count how often records were taught, and not, and those taught what nobody says of them."""
+    found = lessons / (_LESSONS_FROM + np.arange(len(lessons)))
+    whole = np.round(found)
+    right = (np.abs(found - whole) < 1e-6) & (whole >= 0) & (whole <= rows)  # a NaN is none
     return {
-        "taught": int(whole.sum()),
-        "untaught": round(float((rows - whole).sum())),
-        "mistaught": int(((np.abs(times - whole) > 1e-6) | (whole < 0) | (whole > rows)).sum()),
+        "taught": round(float(whole[right].sum())),
+        "untaught": round(float((rows - whole)[right].sum())),
+        "mistaught": int((~right).sum()),
     }
 
 
