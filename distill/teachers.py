@@ -115,6 +115,7 @@ class Teachers:
         self._largest_nbytes = 1
         self._closed = False
         self._had_one = False  # a teacher, ever
+        self._told_away = False  # that nobody is there, since there was somebody
         self._out: dict[str, str] = {}  # taken out, and why
         self._last = ""  # error of one that did not answer
         self._waited_s = 0.0  # by the student, for answers
@@ -132,6 +133,7 @@ class Teachers:
             names = [each for each in addresses if each not in self._out]
             self._balance.update(names)
             self._had_one = self._had_one or bool(names)
+            self._told_away = self._told_away and not names
             gone = [self._links.pop(name) for name in [*self._links] if name not in names]
             self._work.notify_all()
             self._over.notify_all()
@@ -219,6 +221,10 @@ class Teachers:
                 return
             self._over.wait(min(left_s, _LOOK_S))
             self._on_wait()
+            if not (self._told_away or self._balance.there or question.is_over):
+                self._told_away = True
+                left_s = began + self._rules.wait_s - self._clock.now()
+                self._on_note(f"the student waits for up to {max(left_s, 0):.0f} s: {self._why()}")
 
     def _why(self) -> str:
         """Return why there is no answer, and what to do."""

@@ -329,6 +329,18 @@ def test_wait_ends_in_time(place):
         ask(place.student(rules=Rules(0.05)), torch.arange(4))
 
 
+def test_it_is_told_once_that_nobody_is_there_to_wait_for(place, monkeypatch):
+    monkeypatch.setattr("edl.distill.teachers._LOOK_S", 0.01)
+    notes = []
+    student = place.student(rules=Rules(0.1), on_note=notes.append)
+    for _ in range(2):
+        with pytest.raises(Untaught):
+            ask(student, torch.arange(4))
+
+    (note,) = notes
+    assert note.startswith("the student waits for up to 0 s: no teacher is there: start some")
+
+
 def test_why_nobody_answers_is_told(place):
     student = place.student(rules=Rules(0.3))
     student.update([address(place.teacher(identity=Identity("another token")))])
