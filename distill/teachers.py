@@ -227,7 +227,8 @@ class Teachers:
                 return
             self._over.wait(min(left_s, _LOOK_S))
             self._on_wait()
-            if not (self._told_away or self._balance.there or question.is_over):
+            waits_on = self._rules.without == "wait" or not self._had_one
+            if waits_on and not (self._told_away or self._balance.there or question.is_over):
                 self._told_away = True
                 left_s = began + self._rules.wait_s - self._clock.now()
                 self._on_note(f"the student waits for up to {max(left_s, 0):.0f} s: {self._why()}")
