@@ -189,8 +189,8 @@ _W, _S, _ALL_W, _ALL_S = {"worker": 1}, {"ps": 1}, {"worker": 2}, {"ps": 3}
 _AT_THE_END = {"shutdown": "who ends now is not started again"}
 _T, _ALL_T = {"teacher": 1}, {"teacher": 2}
 _UNTAUGHT = {"shutdown": "nobody is taught any more"}
-# Against teacher_timeout_s of the matrix' jobs (cell.py), on a busy machine; and the start of one.
-_ONE_AWAY_S, _ALL_AWAY_S = 6.0, 20.0
+# Several times teacher_timeout_s of the matrix' jobs (cell.py), for a busy machine; and a start more.
+_ONE_AWAY_S, _ALL_AWAY_S = 10.0, 20.0
 
 FAULTS = (
     Fault("kill worker", "SIGKILL", _kill("worker"), _W),
