@@ -193,14 +193,14 @@ def run(
         f"{what.replace('_', ' ')}: {value}" for what in COUNTED if (value := getattr(cell, what))
     ]
     if fault and fault.has_teachers:
-        wrong += _badly_taught(cell, fault, status)
+        wrong += badly_taught(cell, fault, status)
     if wrong or len(losses) != EPOCHS:
         return _failed(cell, "; ".join([*wrong, f"{len(losses)} evaluations of {EPOCHS}"]))
     shutil.rmtree(folder)
     return cell
 
 
-def _badly_taught(cell: Cell, fault: Fault, status: Mapping[str, Any]) -> list[str]:
+def badly_taught(cell: Cell, fault: Fault, status: Mapping[str, Any]) -> list[str]:
     """Return what a fault of a teacher has done to whom it must not harm."""
     wrong = []
     if cell.mistaught:

@@ -189,7 +189,7 @@ _W, _S, _ALL_W, _ALL_S = {"worker": 1}, {"ps": 1}, {"worker": 2}, {"ps": 3}
 _AT_THE_END = {"shutdown": "who ends now is not started again"}
 _T, _ALL_T = {"teacher": 1}, {"teacher": 2}
 _UNTAUGHT = {"shutdown": "nobody is taught any more"}
-# Several times teacher_timeout_s of the matrix' jobs (cell.py), for a busy machine; and a start more.
+# Several times teacher_timeout_s (cell.py), for a busy machine; and beside it the start of one.
 _ONE_AWAY_S, _ALL_AWAY_S = 10.0, 20.0
 
 FAULTS = (

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from edl.chaos import counting, matrix
-from edl.chaos.cell import Cell, taught_of
+from edl.chaos.cell import Cell, badly_taught, taught_of
 from edl.chaos.page import page as page_of
 from edl.common.errors import UsageError
 
@@ -121,3 +121,36 @@ def test_a_teacher_of_the_counting_job_does_as_it_is_told(monkeypatch, tmp_path,
     assert says == counting.teacher(first=2000.0)(records).tolist()
     (tmp_path / "1").write_text("nan")
     assert counting.teacher(first=2000.0)(records).isnan().all()
+
+
+NONE = dict.fromkeys(
+    ["worker", "server", "preemptions", "server_preemptions", "teacher_preemptions", "master"], 0
+)
+
+
+@pytest.mark.parametrize(
+    ("cell", "restarts", "records", "what"),
+    [
+        ({}, {"teacher_preemptions": 2}, 2048, ""),
+        ({"phase": "requeue"}, {"preemptions": 1}, 2000, ""),
+        ({"without": "hard_labels", "taught": 2000, "untaught": 48}, {}, 2000, ""),
+        ({"taught": 2000, "untaught": 48}, {}, 2000, "applied and not taught: 48 records"),
+        ({"mistaught": 1}, {}, 2048, "taught what no teacher says of them: 1 records"),
+        ({}, {"server_preemptions": 1}, 2048, "restarts of others than teachers"),
+        ({}, {"preemptions": 1}, 2048, "restarts of others than teachers"),
+        ({}, {}, 2047, "the status has {'records': 2047, 'untaught': 0}, and the checkpoint 2048"),
+        ({"stall_s": 60.0}, {}, 2048, "a stall of 60.00 s, of at most 10"),
+    ],
+)
+def test_a_fault_of_a_teacher_harms_nobody_else(cell, restarts, records, what):
+    fault = next(each for each in matrix.FAULTS if each.name == "kill teacher")
+    taught = {"without": "wait", "taught": 2048, "untaught": 0, "mistaught": 0} | cell
+    made = dataclasses.replace(SOUND, **taught)
+    status = {
+        "restarts": NONE | restarts,
+        "teaching": {"records": records, "untaught": made.untaught},
+    }
+
+    found = badly_taught(made, fault, status)
+
+    assert (what in "".join(found)) if what else found == []
