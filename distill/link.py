@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +18,11 @@ from numpy.typing import NDArray
 
 from ..common.errors import EdlError, PeerError, Unreachable
 from ..common.identity import Identity
-from ..common.listen import host_of, is_loopback
-from ..wire.handshake import greet
+from ..common.listen import host_of
+from ..wire.pool import Pool
+from ..wire.reach import Caller
 from ..wire.regions import make_region
-from ..wire.stream import SILENT_S, Stream, host_id
+from ..wire.stream import Stream, host_id
 from . import frames
 from .frames import Head, Part
 
@@ -55,27 +54,25 @@ class TeacherLink:
     def __init__(self, address: str, identity: Identity) -> None:
         self.address = address
         self._identity = identity
-        self._lock = threading.Lock()
-        self._idle: list[_Socket] = []
-        self._all = set[_Socket]()
-        self._closed = False
+        self._pool = Pool[_Socket]()
         self._about: dict[str, Any] | None = None
 
     def about(self, timeout_s: float = CONNECT_S) -> dict[str, Any]:
         """Return what the teacher tells of itself. Raises Unreachable, PeerError."""
         deadline = time.monotonic() + timeout_s
-        with self._lock:
-            if self._about is not None:
-                return self._about
+        if (known := self._about) is not None:
+            return known
         there = self._tcp(deadline)
         try:
             about = there.about(deadline)
         except BaseException:
             self._drop(there)
             raise
-        with self._lock:
-            self._about = about
-        self._give(there, is_wanted=about.get("host") != host_id())
+        self._about = about
+        if about.get("host") == host_id():
+            self._pool.drop(there)  # from now on memory is shared
+        else:
+            self._pool.give(there)
         return about
 
     def teach(self, parts: Sequence[Part], rows: int, timeout_s: float, whole: bool) -> Answer:
@@ -88,7 +85,7 @@ class TeacherLink:
         try:
             answer = there.teach(parts, rows, deadline, whole)
         except (Busy, Refused):
-            self._give(there)
+            self._pool.give(there)
             raise
         except OSError as error:
             self._drop(there)
@@ -96,85 +93,36 @@ class TeacherLink:
         except BaseException:
             self._drop(there)
             raise
-        self._give(there)
+        self._pool.give(there)
         return answer
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            for there in self._all:
-                there.stream.abort()
-            for there in self._idle:
-                self._all.discard(there)
-                there.stream.close()
-            self._idle.clear()
-
-    # -- sockets
+        self._pool.close()
 
     def _take(self, deadline: float) -> _Socket:
-        with self._lock:
-            if self._closed:
-                raise Unreachable("the connection was closed")
-            if self._idle:
-                return self._idle.pop()
+        if (idle := self._pool.take()) is not None:
+            return idle
         about = self.about(max(0.001, deadline - time.monotonic()))
         if about.get("host") == host_id():
             try:
-                return self._unix(str(about["unix"]), deadline)
+                near = Caller(self._identity, deadline).near(str(about["unix"]))
             except (ConnectionRefusedError, FileNotFoundError, PermissionError):
                 pass  # another pod of this host, or one that is confined
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return self._tcp(deadline)
-
-    def _give(self, there: _Socket, is_wanted: bool = True) -> None:
-        """Keep a socket for another call; not one over TCP where memory can be shared."""
-        with self._lock:
-            if is_wanted and not self._closed:
-                self._idle.append(there)
-                return
-            self._all.discard(there)
-        there.stream.close()
-
-    def _drop(self, there: _Socket) -> None:
-        with self._lock:
-            self._all.discard(there)
-            self._about = None  # who comes back at this address may be another
-        there.stream.close()
+            else:
+                return self._pool.add(_Socket(near))
+        return self._pool.take() or self._tcp(deadline)
 
     def _tcp(self, deadline: float) -> _Socket:
         host, port = host_of(self.address), self.address.rpartition(":")[2]
         try:
-            left_s = min(CONNECT_S, max(0.001, deadline - time.monotonic()))
-            sock = socket.create_connection((host, int(port)), left_s)
-            tls = not is_loopback(sock.getpeername()[0])
-            return self._greeted(sock, tls, deadline)
+            stream = Caller(self._identity, deadline).far(host, int(port), CONNECT_S)
         except (OSError, ValueError) as error:
             raise Unreachable(f"no teacher at {self.address}: {error}") from error
+        return self._pool.add(_Socket(stream))
 
-    def _unix(self, name: str, deadline: float) -> _Socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            sock.connect(f"\0{name}")
-        except OSError:
-            sock.close()
-            raise
-        return self._greeted(sock, False, deadline)
-
-    def _greeted(self, sock: socket.socket, tls: bool, deadline: float) -> _Socket:
-        try:
-            there = _Socket(greet(sock, self._identity, tls, deadline, SILENT_S))
-        except BaseException:
-            sock.close()
-            raise
-        with self._lock:
-            if not self._closed:
-                self._all.add(there)
-                return there
-        there.stream.close()
-        raise Unreachable("the connection was closed")
+    def _drop(self, there: _Socket) -> None:
+        self._about = None  # who comes back at this address may be another
+        self._pool.drop(there)
 
 
 class _Socket:
@@ -185,6 +133,12 @@ class _Socket:
         self._head = memoryview(bytearray(frames.HEAD_NBYTES))
         self._region: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._expected_nbytes = 0  # of an answer
+
+    def abort(self) -> None:
+        self.stream.abort()
+
+    def close(self) -> None:
+        self.stream.close()
 
     def about(self, deadline: float) -> dict[str, Any]:
         self.stream.arm(deadline)

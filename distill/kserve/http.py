@@ -13,7 +13,6 @@ import json
 import math
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from ...common import foreign
 from ...common.errors import EdlError, Unreachable
 from ...common.listen import joined
 from ...common.teacher_address import Served
+from ...wire.pool import Pool
 from ..frames import MAX_BODY_NBYTES, Part
 from ..link import CONNECT_S, Busy, Refused
 from .carrier import CONFIG_EXTENSION, MAY_NOT, RAW_EXTENSION, Said, left_until, short
@@ -44,10 +44,7 @@ class HttpCarrier:
         version = f"/versions/{quote(served.version, safe='')}" if served.version else ""
         self._path = f"/v2/models/{quote(served.model, safe='')}{version}"
         self._tls = ssl.create_default_context() if served.encrypts else None
-        self._lock = threading.Lock()
-        self._idle: list[_Connection] = []
-        self._all = set[_Connection]()
-        self._closed = False
+        self._pool = Pool[_Connection]()
 
     def model(self, deadline: float) -> Model:
         """Return what the server tells of the model. Raises Said, Busy, Unreachable."""
@@ -87,14 +84,7 @@ class HttpCarrier:
         return self._ask("GET", "/v2/health/ready", {}, [], deadline).status == 200
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            for there in self._all:
-                there.abort()
-            for there in self._idle:
-                self._all.discard(there)
-                there.close()
-            self._idle.clear()
+        self._pool.close()
 
     def _told(self, path: str, kind: Any, deadline: float) -> dict[str, Any]:
         """Return a JSON object of this kind that the server tells."""
@@ -130,49 +120,29 @@ class HttpCarrier:
             try:
                 answer = there.asked(method, request, deadline)
             except (OSError, http.client.HTTPException) as error:
-                self._drop(there)
+                self._pool.drop(there)
                 # A server may close what was idle just as it is used again: it has read nothing.
                 if is_used and isinstance(error, ConnectionError | ssl.SSLEOFError):
                     continue
                 raise Unreachable(f"no answer: {str(error) or type(error).__name__}") from error
             except BaseException:
-                self._drop(there)
+                self._pool.drop(there)
                 raise
-            self._give(there, answer.stays)
+            if answer.stays:
+                self._pool.give(there)
+            else:
+                self._pool.drop(there)
             return answer
 
     def _take(self, deadline: float) -> tuple[_Connection, bool]:
-        with self._lock:
-            if self._closed:
-                raise Unreachable("the connection was closed")
-            if self._idle:
-                return self._idle.pop(), True
+        """Return a connection, and whether it has been used before."""
+        if (idle := self._pool.take()) is not None:
+            return idle, True
         try:
             there = _Connection(self._served, self._tls, min(CONNECT_S, left_until(deadline)))
         except (OSError, ValueError) as error:
             raise Unreachable(f"nobody answers there: {error}") from error
-        self._know(there)
-        return there, False
-
-    def _know(self, there: _Connection) -> None:
-        with self._lock:
-            if not self._closed:
-                self._all.add(there)
-                return
-        there.close()
-        raise Unreachable("the connection was closed")
-
-    def _give(self, there: _Connection, stays: bool) -> None:
-        with self._lock:
-            if stays and not self._closed:
-                self._idle.append(there)
-                return
-        self._drop(there)
-
-    def _drop(self, there: _Connection) -> None:
-        with self._lock:
-            self._all.discard(there)
-        there.close()
+        return self._pool.add(there), False
 
 
 class _Answer:

@@ -11,9 +11,6 @@ them.
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +18,9 @@ from typing import TypeVar
 
 from ...common.errors import EdlError, Unreachable
 from ...common.identity import Identity
-from ...common.listen import is_loopback, joined
-from ...wire.handshake import greet
+from ...common.listen import joined
+from ...wire.pool import Pool
+from ...wire.reach import Caller
 from ...wire.stream import SILENT_S, Stream, host_id
 from .link import Link, Sizes
 from .shard import ShardPull, ShardPulled, ShardPush, ShardPushed, Waiter
@@ -69,10 +67,7 @@ class PlaneShardConnection:
         self._slot_map_version = slot_map_version
         self._transport = transport
         self._stall_s = stall_s
-        self._lock = threading.Lock()
-        self._idle: list[Link] = []
-        self._links = set[Link]()
-        self._closed = False
+        self._pool = Pool[Link]()
         self._sizes = Sizes()
 
     def start_pull(self, pull: ShardPull, timeout_s: float) -> Waiter[ShardPulled]:
@@ -82,14 +77,7 @@ class PlaneShardConnection:
         return self._start(Link.send_push, Link.pushed, push, timeout_s)
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            for link in self._links:
-                link.stream.abort()
-            for link in self._idle:
-                self._links.discard(link)
-                link.stream.close()
-            self._idle.clear()
+        self._pool.close()
 
     def _start(
         self,
@@ -135,68 +123,32 @@ class PlaneShardConnection:
         return Unreachable(f"the tensor plane at {where}: {error}")
 
     def _link(self, deadline: float) -> Link:
-        if self._closed:
-            raise Unreachable("the connection was closed")
-        try:
-            return self._idle.pop()  # atomic
-        except IndexError:
-            pass
+        if (idle := self._pool.take()) is not None:
+            return idle
         stream = self._connect(deadline)
         shares = stream.shares_memory and self._transport != "unix"
         link = Link(stream, self._slot_map_version, self._sizes, shares, self._stall_s)
-        self._keep(link)
-        return link
-
-    def _keep(self, link: Link) -> None:
-        with self._lock:
-            if self._closed:  # meanwhile
-                link.stream.close()
-                raise Unreachable("the connection was closed")
-            self._links.add(link)
+        return self._pool.add(link)
 
     def _end(self, link: Link) -> None:
         """Keep the socket if the whole reply was read; else others are stale as well."""
-        with self._lock:
-            if link.sound and not self._closed:
-                self._idle.append(link)
-                return
-            stale = [link, *self._idle]
-            self._idle.clear()
-            self._links.difference_update(stale)
-        for one in stale:
-            one.stream.close()
-
-    # -- Connecting
+        if link.sound:
+            self._pool.give(link)
+        else:
+            self._pool.drop(link)
+            self._pool.drop_idle()
 
     def _connect(self, deadline: float) -> Stream:
-        if self._transport in ("tcp", "tls"):
-            return self._tcp(deadline)
-        near = self._endpoint.host_id == host_id()
-        if not near and self._transport == "auto":
-            return self._tcp(deadline)
-        try:
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.settimeout(max(0.001, deadline - time.monotonic()))
-            return self._greeted(sock, f"\0{self._endpoint.unix_name}", False, deadline)
-        except (ConnectionRefusedError, FileNotFoundError, PermissionError):
-            if self._transport != "auto":
-                raise
-        return self._tcp(deadline)  # another pod of this host, or one that is confined
-
-    def _tcp(self, deadline: float) -> Stream:
-        where = (self._endpoint.host, self._endpoint.tcp_port)
+        """Return a stream to the server, by the way that `transport` names."""
+        where = self._endpoint
+        caller = Caller(self._identity, deadline, self._stall_s, where.shard)
+        is_near = self._transport == "auto" and where.host_id == host_id()
+        if is_near or self._transport in ("shm", "unix"):
+            try:
+                return caller.near(where.unix_name)
+            except (ConnectionRefusedError, FileNotFoundError, PermissionError):
+                if not is_near:
+                    raise
         # A way on which packets vanish, as to a pod that is gone, is silent like any other.
-        left_s = min(self._stall_s, max(0.001, deadline - time.monotonic()))
-        sock = socket.create_connection(where, left_s)
-        tls = self._transport == "tls" or not is_loopback(sock.getpeername()[0])
-        return self._greeted(sock, None, tls, deadline)
-
-    def _greeted(self, sock: socket.socket, name: str | None, tls: bool, deadline: float) -> Stream:
-        with contextlib.ExitStack() as failed:
-            failed.callback(sock.close)
-            if name is not None:
-                sock.connect(name)
-            shard = self._endpoint.shard
-            stream = greet(sock, self._identity, tls, deadline, self._stall_s, shard)
-            failed.pop_all()
-        return stream
+        tls = self._transport == "tls"
+        return caller.far(where.host, where.tcp_port, self._stall_s, tls=tls)

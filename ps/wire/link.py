@@ -70,6 +70,12 @@ class Link:
         self._reply: Bytes | None = None  # where the reply may be put
         self._reply_number = 0
 
+    def abort(self) -> None:
+        self.stream.abort()
+
+    def close(self) -> None:
+        self.stream.close()
+
     # -- Sending
 
     def send_pull(self, pull: ShardPull, deadline: float) -> None:

@@ -194,5 +194,5 @@ def test_auto_takes_shared_memory_here_and_tcp_elsewhere(start):
     hidden._endpoint = PlaneEndpoint(told.host, told.tcp_port, "not there", told.host_id)
     hidden.start_pull(pull(("t", [1])), FAR_S)()
 
-    shares = [link.stream.shares_memory for c in (here, elsewhere, hidden) for link in c._links]
+    shares = [link.stream.shares_memory for c in (here, elsewhere, hidden) for link in c._pool._all]
     assert shares == [True, False, False]

@@ -182,7 +182,7 @@ def test_push_whose_reply_was_lost_is_applied_once(start):
     connection = shard.connect()
     lost = connection.start_push(push(0, 8, [1]), FAR_S)  # sent, and its reply is not read
     until(lambda: shard.store.version == 1)
-    for link in list(connection._links):
+    for link in list(connection._pool._all):
         link.stream.abort()
 
     reply = connection.start_push(push(0, 8, [1]), FAR_S)()

@@ -180,4 +180,4 @@ def test_large_push_of_ids_that_come_twice_is_refused_and_changes_nothing(
 
     assert shard.store.version == 0
     assert connection.start_push(push(0, 8, [1]), FAR_S)().outcome == pb.PushReply.APPLIED
-    assert len(connection._links) == 1
+    assert len(connection._pool._all) == 1

@@ -26,7 +26,7 @@ def test_region_is_used_again_when_its_views_are_gone(start):
     connection.start_pull(request, FAR_S)()  # tells the client how wide rows are
     held = connection.start_pull(request, FAR_S)().tables["t"]
     expected = held.copy()
-    (link,) = connection._links
+    (link,) = connection._pool._all
     regions = link.regions.sizes
 
     again = connection.start_pull(request, FAR_S)().tables["t"]
