@@ -191,7 +191,7 @@ def test_nobody_there_is_unreachable():
 
 def test_tls_between_hosts(place, monkeypatch):
     certified = Identity.create("the job's token")
-    monkeypatch.setattr("edl.distill.link.is_loopback", lambda _host: False)
+    monkeypatch.setattr("edl.wire.reach.is_loopback", lambda _host: False)
     monkeypatch.setattr("edl.distill.link.host_id", lambda: "another")
     teacher = place.teacher(identity=certified)
     link = place.link(teacher, certified)
