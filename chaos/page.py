@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,7 +163,8 @@ def _by_fault(matrix: _Matrix) -> list[str]:
 
 def _origin(matrix: _Matrix) -> str:
     ran = matrix.meaningful
-    at = ", ".join(dict.fromkeys(c.commit or "no commit" for c in ran or matrix.cells))
+    commits = Counter(c.commit or "no commit" for c in ran)
+    at = ", ".join(f"{commit} ({number} cells)" for commit, number in commits.items())
     return (
         f"edl {__version__} at {at}, {platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}; seeds {sorted({c.seed for c in matrix.cells})}, "

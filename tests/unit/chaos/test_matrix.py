@@ -91,7 +91,7 @@ def test_a_page_tells_the_commits_of_its_cells():
         dataclasses.replace(SOUND, phase=p, commit=c) for p, c in (("pull", "a1"), ("push", "b2"))
     ]
 
-    assert "at a1, b2, " in page_of([FREE, *cells], "edl chaos matrix")
+    assert "at a1 (1 cells), b2 (1 cells), " in page_of([FREE, *cells], "edl chaos matrix")
 
 
 def test_what_was_taught_is_told_by_its_value():
