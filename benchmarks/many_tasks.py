@@ -81,6 +81,7 @@ def run(
         job_name=name,
         model_def=cell.DEFINITION,
         model_params={"delay_s": 0.0},
+        without_teachers="hard_labels",  # it has none
         training_data=str(data),
         minibatch_size=MINIBATCH,
         num_minibatches_per_task=of_task,

@@ -95,6 +95,7 @@ def run(folder: Path, kind: str, mode: str, workers: int, run_s: float, seed: in
         job_name=name,
         model_def=cell.DEFINITION,
         model_params={"delay_s": DELAY_S},
+        without_teachers="hard_labels",  # it has none
         training_data=str(data),
         minibatch_size=MINIBATCH,
         num_minibatches_per_task=16,

@@ -33,16 +33,20 @@ from .scene import REGISTERS, Scene
 
 RECORDS, EPOCHS, WORKERS, SERVERS = 1024, 2, 2, 3
 MODES = ("async", "sync", "sync-2")
+_SPARED = ("worker", "server", "server_preemptions", "master")  # restarts of a status
 COUNTED = ("records_lost", "records_duplicated", "updates_lost", "updates_duplicated")
 MINIBATCH = 16
 DEFINITION = str(Path(__file__).with_name("counting.py"))
 LEASE_S, SERVER_TIMEOUT_S = 1.0, 4.0  # a server beats once a second, on a busy machine late
+TEACHERS, TEACHER_TIMEOUT_S = 2, 2.0  # of cells whose fault strikes teachers
+_LESSONS_FROM = 2000.0  # of record r that many and r more: no sum of two is another record's
+_WITHOUT = ("wait", "hard_labels")
 _END_S = 120.0  # a job of two seconds, every recovery that a fault may ask for, a busy machine
 _FIRST_END_S = 300.0  # of a run without a fault: it may be the first, which compiles all kernels
 _NOTICED = re.compile(  # not: who leaves when all is done
     r"^(?!.*\(finished\)).*"
     r"(was killed|ended with|lost|silent|replac|recover|again|unreachable|unanswered|"
-    r"fenced|refused|preempt|failed|cannot|expired)"
+    r"fenced|refused|preempt|failed|cannot|expired|no answer|asked no more)"
 )
 _STEP = re.compile(r"^(\S+) INFO worker-(\d+) step=")
 
@@ -93,14 +97,24 @@ class Cell:
     loss: float | None = None
     exit_code: int | None = None
     wall_s: float = 0.0
+    without: str = ""  # teachers: what follows; "": there are none
+    taught: int | None = None  # records, as often as they were applied
+    untaught: int | None = None
+    mistaught: int | None = None  # records with what no teacher says of them
+    commit: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
         return self.fault, self.phase
 
 
-def settings(folder: Path, mode: str, seed: int, server_timeout_s: float) -> JobSettings:
-    """Return a cell's settings. `mode`: async, sync (a version is one push), sync-2 (it is two)."""
+def settings(
+    folder: Path, mode: str, seed: int, server_timeout_s: float, without: str = ""
+) -> JobSettings:
+    """Return a cell's settings. `mode`: async, sync (a version is one push), sync-2 (it is two).
+
+    `without`: what students do without teachers; "": the job has none.
+    """
     data = folder.parent / "records.npz"
     if not data.exists():
         np.savez(data, record=np.arange(RECORDS, dtype=np.int64))
@@ -108,7 +122,7 @@ def settings(folder: Path, mode: str, seed: int, server_timeout_s: float) -> Job
     return JobSettings(
         job_name=folder.name,
         model_def=DEFINITION,
-        model_params={"delay_s": 0.008},
+        model_params={"delay_s": 0.008, "taught": bool(without)},
         training_data=str(data),
         validation_data=str(data),
         minibatch_size=MINIBATCH,
@@ -121,7 +135,13 @@ def settings(folder: Path, mode: str, seed: int, server_timeout_s: float) -> Job
         snapshot_s=0.2,
         use_async=mode == "async",
         grads_to_wait=pushes,
-        envs={"GRADS_TO_WAIT": str(pushes)},
+        envs={"GRADS_TO_WAIT": str(pushes), "TEACH": str(folder / "teach")},
+        num_teachers=TEACHERS if without else 0,
+        teacher_params={"first": _LESSONS_FROM, "delay_s": 0.004},
+        teacher_batch_size=MINIBATCH,
+        teacher_timeout_s=TEACHER_TIMEOUT_S,
+        teacher_wait_s=_END_S / 2,
+        without_teachers=without or "hard_labels",
         checkpoint_dir=str(folder / "checkpoints"),
         log_loss_steps=1,
         seed=seed,
@@ -139,20 +159,21 @@ def run(
     draw = random.Random(f"{seed} {named.fault} {named.phase}")
     mode = mode or draw.choice(MODES)
     nth = draw.randint(1, phase.latest) if phase else 0
-    named = dataclasses.replace(named, mode=mode, nth=nth)
+    without = draw.choice(_WITHOUT) if fault and fault.has_teachers else ""
+    named = dataclasses.replace(named, mode=mode, nth=nth, without=without)
     if fault and phase and phase.name in fault.not_in:
         return dataclasses.replace(named, outcome="not meaningful", reason=fault.not_in[phase.name])
     shutil.rmtree(folder, ignore_errors=True)
     began = time.monotonic()
     # A server that compiles its kernels, which the first run of all may do, does not beat.
     timeout_s = SERVER_TIMEOUT_S if fault else _FIRST_END_S
-    with Scene(folder, settings(folder, mode, seed, timeout_s), draw) as scene:
+    with Scene(folder, settings(folder, mode, seed, timeout_s, without), draw) as scene:
         if fault and phase:
             _arm(scene, fault, phase, nth)
         code = scene.wait(_END_S if fault else _FIRST_END_S)
         status = scene.status()
     cell = dataclasses.replace(
-        named, exit_code=code, wall_s=round(time.monotonic() - began, 2), **_times(scene)
+        named, exit_code=code, wall_s=round(time.monotonic() - began, 2), **times(scene)
     )
     if scene.why_not:
         cell = dataclasses.replace(cell, outcome="not meaningful", reason=scene.why_not)
@@ -163,18 +184,40 @@ def run(
     if scene.pending:
         return _failed(cell, f"never reached: {', '.join(scene.pending)}")
     try:
-        cell = dataclasses.replace(cell, **counted(Path(scene.settings.checkpoint_dir)))
+        found = counted(Path(scene.settings.checkpoint_dir), taught=bool(without))
     except (EdlError, OSError, KeyError) as error:
         return _failed(cell, str(error))
     losses = [e["metrics"]["loss"] for e in status["evaluations"] if e["metrics"]]
-    cell = dataclasses.replace(cell, loss=losses[-1] if losses else None)
+    cell = dataclasses.replace(cell, **found, loss=losses[-1] if losses else None)
     wrong = [
         f"{what.replace('_', ' ')}: {value}" for what in COUNTED if (value := getattr(cell, what))
     ]
+    if fault and fault.has_teachers:
+        wrong += badly_taught(cell, fault, status)
     if wrong or len(losses) != EPOCHS:
         return _failed(cell, "; ".join([*wrong, f"{len(losses)} evaluations of {EPOCHS}"]))
     shutil.rmtree(folder)
     return cell
+
+
+def badly_taught(cell: Cell, fault: Fault, status: Mapping[str, Any]) -> list[str]:
+    """Return what a fault of a teacher has done to whom it must not harm."""
+    wrong = []
+    if cell.mistaught:
+        wrong.append(f"taught what no teacher says of them: {cell.mistaught} records")
+    if cell.untaught and cell.without == "wait":
+        wrong.append(f"applied and not taught: {cell.untaught} records")
+    if cell.stall_s is not None and fault.stall_s is not None and cell.stall_s > fault.stall_s:
+        wrong.append(f"a stall of {cell.stall_s:.2f} s, of at most {fault.stall_s:g}")
+    killed = int(cell.phase == "requeue")  # the worker that this phase kills
+    restarts = status["restarts"]
+    if any(restarts[role] for role in _SPARED) or restarts["preemptions"] != killed:
+        wrong.append(f"restarts of others than teachers: {restarts}")
+    told = {name: status["teaching"][name] for name in ("records", "untaught")}
+    # What a worker that was killed had been taught and not applied is taught again.
+    if not killed and told != {"records": cell.taught, "untaught": cell.untaught}:
+        wrong.append(f"the status has {told}, and the checkpoint {cell.taught}, {cell.untaught}")
+    return wrong
 
 
 def _failed(cell: Cell, reason: str) -> Cell:
@@ -206,7 +249,7 @@ def _arm(scene: Scene, fault: Fault, phase: Phase, nth: int) -> None:
 # -- what the logs say
 
 
-def _times(scene: Scene) -> dict[str, Any]:
+def times(scene: Scene) -> dict[str, Any]:
     """Return the time until anybody noticed, and a survivor's longest pause from then on."""
     if scene.struck is None:
         return {}
@@ -250,35 +293,56 @@ def _moment(line: str) -> float | None:
 
 
 def counted(
-    checkpoints: Path, records: int = RECORDS, epochs: int = EPOCHS, servers: int = SERVERS
+    checkpoints: Path,
+    records: int = RECORDS,
+    epochs: int = EPOCHS,
+    servers: int = SERVERS,
+    taught: bool = False,
 ) -> dict[str, Any]:
     """Count lost and doubled records by their rows, updates by each server's counters.
+
+    `taught`: and what was taught, by its value, record by record.
 
     Raises CheckpointError where the last checkpoint of a counting job (counting.py) cannot be read.
     """
     manifest = storage.latest(checkpoints)
     if manifest is None:
         raise CheckpointError(f"there is no checkpoint in {checkpoints}")
-    rows = np.zeros(records)
+    tables = {"counts": np.zeros(records), "lessons": np.zeros(records)}
     seen: dict[str, set[float]] = {}  # by shard
     for record in manifest.files:
         if not record.name.endswith(".safetensors"):
             continue
         tensors, about = _piece(storage.read_checked(manifest, record))
-        if about.get("rows") == "counts":
-            rows[tensors["ids"]] += tensors["weight"][:, 0]
+        if (table := tables.get(about.get("rows", ""))) is not None:
+            table[tensors["ids"]] += tensors["weight"][:, 0]
         for number, (name, *_) in enumerate(about.get("chunks", ())):
             if name.startswith("seen."):
                 shard = record.name.partition(".")[0]
                 seen.setdefault(shard, set()).add(float(tensors[f"{number}.value"][0]))
     if len(seen) != servers:
         raise CheckpointError(f"only {sorted(seen)} hold counters")
-    expected = records * epochs
+    expected, rows = records * epochs, tables["counts"]
     return {
         "records_lost": _sum(epochs - rows),
         "records_duplicated": _sum(rows - epochs),
         "updates_lost": sum(_sum(expected - np.array([*each])) for each in seen.values()),
         "updates_duplicated": sum(_sum(np.array([*each]) - expected) for each in seen.values()),
+        **(taught_of(rows, tables["lessons"]) if taught else {}),
+    }
+
+
+def taught_of(
+    rows: np.ndarray[Any, np.dtype[np.float64]], lessons: np.ndarray[Any, np.dtype[np.float64]]
+) -> dict[str, int]:
+    """Count how often records were taught, and not, and those taught what nobody says of them."""
+    found = lessons / (_LESSONS_FROM + np.arange(len(lessons)))
+    whole = np.round(found)
+    right = (np.abs(found - whole) < 1e-6) & (whole >= 0) & (whole <= rows)  # a NaN is none
+    return {
+        "taught": round(float(whole[right].sum())),
+        "untaught": round(float((rows - whole)[right].sum())),
+        "mistaught": int((~right).sum()),
     }
 
 

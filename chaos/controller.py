@@ -22,7 +22,10 @@ OFF: Answer = {"do": "off"}
 
 @dataclass(frozen=True)
 class Hit:
-    """A process has reached a point. `role` is worker, ps or master; `about` is the point's own."""
+    """A process has reached a point.
+
+    `role` is worker, ps, teacher or master; `about` is the point's own.
+    """
 
     point: str
     role: str

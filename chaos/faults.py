@@ -26,7 +26,8 @@ class Fault:
     """A fault and how it strikes.
 
     `needs`: how many replicas of a role must have registered before it can strike. `not_in`: phases
-    in which it has no meaning, and why.
+    in which it has no meaning, and why. `stall_s`: the longest pause of a student that is sound, of
+    a fault that strikes teachers; the job has them then.
     """
 
     name: str
@@ -34,6 +35,11 @@ class Fault:
     strike: Strike
     needs: Mapping[str, int] = field(default_factory=dict)
     not_in: Mapping[str, str] = field(default_factory=dict)
+    stall_s: float | None = None
+
+    @property
+    def has_teachers(self) -> bool:
+        return self.stall_s is not None
 
 
 # -- processes
@@ -165,10 +171,26 @@ def _tear(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+# -- teachers
+
+
+def _teach(how: str) -> Strike:
+    """Return a strike after which a teacher does so (counting.py) until the job's end."""
+
+    def strike(scene: Scene, hit: Hit) -> None:
+        scene.teach(scene.victim("teacher", hit), how)
+
+    return strike
+
+
 # -- the rows
 
 _W, _S, _ALL_W, _ALL_S = {"worker": 1}, {"ps": 1}, {"worker": 2}, {"ps": 3}
 _AT_THE_END = {"shutdown": "who ends now is not started again"}
+_T, _ALL_T = {"teacher": 1}, {"teacher": 2}
+_UNTAUGHT = {"shutdown": "nobody is taught any more"}
+# Several times teacher_timeout_s (cell.py), for a busy machine; and beside it the start of one.
+_ONE_AWAY_S, _ALL_AWAY_S = 10.0, 20.0
 
 FAULTS = (
     Fault("kill worker", "SIGKILL", _kill("worker"), _W),
@@ -279,5 +301,46 @@ FAULTS = (
         "half of the newest snapshot's manifest, then SIGKILL",
         _damage(".link", _tear),
         not_in=_AT_THE_END | _NOTHING_YET,
+    ),
+    Fault("kill teacher", "SIGKILL, one of two", _kill("teacher"), _T, stall_s=_ONE_AWAY_S),
+    Fault("kill all teachers", "SIGKILL, both", _kill_all("teacher"), _ALL_T, stall_s=_ALL_AWAY_S),
+    Fault(
+        "stop teacher",
+        f"SIGSTOP for {_SLEEP_S:g} s, twice its lease",
+        _sleep("teacher", _SLEEP_S),
+        _T,
+        stall_s=_ONE_AWAY_S,
+    ),
+    Fault(
+        "hang teacher",
+        "it beats, and answers nothing any more",
+        _teach("hang"),
+        _T,
+        _UNTAUGHT,
+        _ONE_AWAY_S,
+    ),
+    Fault(
+        "slow teacher",
+        "from now on it takes 10 times as long",
+        _teach("slow"),
+        _T,
+        _UNTAUGHT,
+        _ONE_AWAY_S,
+    ),
+    Fault(
+        "teacher says NaN",
+        "from now on, for all records",
+        _teach("nan"),
+        _T,
+        _UNTAUGHT,
+        _ONE_AWAY_S,
+    ),
+    Fault(
+        "teacher says too much",
+        "from now on it answers with a row too many",
+        _teach("rows"),
+        _T,
+        _UNTAUGHT,
+        _ONE_AWAY_S,
     ),
 )

@@ -17,7 +17,7 @@ from ..common.errors import UsageError
 from . import cell as cells
 from .cell import MODES, PHASES, Cell, Phase
 from .faults import FAULTS, Fault
-from .page import line
+from .page import commit, line
 
 
 def pairs(only: str = "", sample: int = 0, seed: int = 0) -> list[tuple[Fault, Phase]]:
@@ -61,6 +61,7 @@ def run(
         if cell is None:
             name = "-".join(filter(None, key)).replace(" ", "_").replace(",", "")
             cell = cells.run(fault, phase, folder / name, seed=seed, mode=mode)
+            cell = dataclasses.replace(cell, commit=commit())
             with open(path, "a") as file:
                 file.write(json.dumps(dataclasses.asdict(cell)) + "\n")
             say(line(cell))

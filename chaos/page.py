@@ -1,10 +1,11 @@
-"""The page of the fault matrix, made from recorded cells alone. Pure but for the commit's name."""
+"""The page of the fault matrix, made from recorded cells alone."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ def page(found: Iterable[Cell], command: str) -> str:
         *(f"Made by `{command}` from real runs; do not edit.", ""),
         *(_summary(matrix), ""),
         *(_about(), ""),
+        *([_teachers(matrix), ""] if matrix.taught else []),
         *(_fault_free(matrix.free), ""),
         *("## Detection / stall, in seconds", "", *table, ""),
         *(f"{number}. not meaningful: {reason}" for reason, number in reasons.items()),
@@ -72,6 +74,11 @@ class _Matrix:
         return [c for c in self.by_key.values() if c.outcome != _NOT_MEANINGFUL]
 
     @property
+    def taught(self) -> list[Cell]:
+        """The cells whose jobs had teachers, and a last checkpoint."""
+        return [c for c in self.meaningful if c.taught is not None]
+
+    @property
     def bad(self) -> list[Cell]:
         return [c for c in self.meaningful if c.outcome == _FAILED]
 
@@ -101,6 +108,22 @@ def _about() -> str:
         "between two applied steps of a surviving worker from then on; records by their rows and "
         "updates by every server's counters, against the epochs; *loss gap*, the last "
         "evaluation's loss less the fault-free run's."
+    )
+
+
+def _teachers(matrix: _Matrix) -> str:
+    taught = matrix.taught
+    bounds = [f"{f.stall_s:g} s" for f in matrix.faults if f.stall_s is not None]
+    return (
+        f"In the rows of teachers, {len(taught)} cells, the job also has {cells.TEACHERS} "
+        f"teachers, each of which has {cells.TEACHER_TIMEOUT_S:g} s for an answer, and students "
+        "that wait for one, or go on without where no teacher is there (drawn). There a cell is "
+        "sound where also no worker, server or master was started again (but for the worker that "
+        "*requeue* kills), no stall was longer than "
+        f"{' or, with all teachers away, '.join(dict.fromkeys(bounds))}, and what was taught of "
+        "each record is by its value what a teacher says of it. Records by what came into their "
+        f"loss: {_total(taught, 'taught'):,} taught, {_total(taught, 'untaught'):,} without, "
+        f"{_total(taught, 'mistaught'):,} with anything else."
     )
 
 
@@ -140,8 +163,10 @@ def _by_fault(matrix: _Matrix) -> list[str]:
 
 def _origin(matrix: _Matrix) -> str:
     ran = matrix.meaningful
+    commits = Counter(c.commit or "no commit" for c in ran)
+    at = ", ".join(f"{commit} ({number} cells)" for commit, number in commits.items())
     return (
-        f"edl {__version__} at {_commit()}, {platform.machine()}, {os.cpu_count()} cores, "
+        f"edl {__version__} at {at}, {platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}; seeds {sorted({c.seed for c in matrix.cells})}, "
         f"{sum(c.wall_s for c in matrix.cells) / 60:.0f} minutes in all, "
         f"{sum(c.wall_s for c in ran) / max(1, len(ran)):.1f} s a cell."
@@ -183,7 +208,7 @@ def _gap(mine: Iterable[Cell], free: dict[str, Cell]) -> str:
     return f"{max(gaps):.6f}" if gaps else "-"
 
 
-def _commit() -> str:
+def commit() -> str:
     """Return the commit of this checkout; an installed package has none."""
     try:
         said = subprocess.run(

@@ -28,7 +28,7 @@ from ..common.settings import JobSettings
 from ..jobs.local import LocalJob
 from .controller import CONTINUE, OFF, Answer, Controller, Hit
 
-REGISTERS = ("worker.register", "ps.register")
+REGISTERS = ("worker.register", "ps.register", "teacher.register")
 POINTS = (
     *REGISTERS,
     "worker.pull",
@@ -69,7 +69,9 @@ class Scene:
     folder: Path
     settings: JobSettings
     random: random.Random
-    pids: dict[str, dict[int, int]] = field(default_factory=lambda: {"worker": {}, "ps": {}})
+    pids: dict[str, dict[int, int]] = field(
+        default_factory=lambda: {"worker": {}, "ps": {}, "teacher": {}}
+    )
     struck: float | None = None  # when, by the wall clock that the logs have
     hit: set[tuple[str, int]] = field(default_factory=set)  # whom a signal reached
     why_not: str = ""  # there was nothing to strike
@@ -210,6 +212,12 @@ class Scene:
         """Send SIGSTOP, and SIGCONT after that time."""
         pid = self.send(role, index, signal.SIGSTOP)
         self.later(for_s, lambda: _send(pid, signal.SIGCONT))
+
+    def teach(self, index: int, how: str) -> None:
+        """Have a teacher of the counting job do so from now on (counting.py)."""
+        folder = Path(self.settings.envs["TEACH"])
+        folder.mkdir(exist_ok=True)
+        (folder / str(index)).write_text(how)
 
     def network(self, rules: str, for_s: float) -> None:
         """Let the network follow these rules for so many seconds."""

@@ -15,6 +15,7 @@ Answer = TypeVar("Answer")
 Asked = TypeVar("Asked", bound="Request[Any]")
 _GAIN = 1.05  # of rows a second, which makes a larger batch worth it
 _MOST_TRIED = 1 << 12
+_KEPT = 0.8  # of the rows and seconds so far, beside those of the next batch
 
 
 @dataclass(eq=False)
@@ -130,3 +131,25 @@ def best_size(seconds: Callable[[int], float], most: int = _MOST_TRIED) -> int:
             without_gain += 1
         size *= 2
     return best
+
+
+class Rate:
+    """The rows a second of a model, by its last batches.
+
+    Rows and seconds are smoothed, each for itself: a model that becomes ten times slower says so
+    after a few batches, which are long ones, and students turn to others; a small batch, which has
+    few rows a second, hardly counts.
+    """
+
+    def __init__(self) -> None:
+        self._rows = self._seconds = 0.0
+
+    def note(self, rows: int, took_s: float) -> None:
+        """Note a batch."""
+        self._rows = _KEPT * self._rows + rows
+        self._seconds = _KEPT * self._seconds + took_s
+
+    @property
+    def value(self) -> float:
+        """Rows a second; 0: unknown."""
+        return self._rows / self._seconds if self._seconds else 0.0

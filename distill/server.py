@@ -25,7 +25,7 @@ from ..wire.listener import Listener
 from ..wire.regions import map_region
 from ..wire.stream import Stream
 from . import frames, tree
-from .batching import Piece, Queue, Request, best_size
+from .batching import Piece, Queue, Rate, Request, best_size
 from .frames import Head, Part
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 STALL_S = 60.0  # a peer that does not move in the midst of a frame for so long is given up
 _LEAST_SEARCHED_NBYTES = 1 << 28  # of a batch that is tried at most, in and out
 _TOO_LATE = "nobody waits for this answer any more"
-_SMOOTH = 0.8  # of the rate so far, in the next one
 Teach = Callable[[Sequence[Part], int], list[Part]]
 
 
@@ -66,7 +65,7 @@ class Teacher:
         self._changed = threading.Condition()
         self._queue = Queue[_Asked](0, 0.0, max_queued)
         self._closed = self._busy = False
-        self.rate = 0.0  # rows a second, while it computes
+        self._rate = Rate()
         self.rows = 0  # computed in all
         self._busy_s = self._began = 0.0  # computing, and since when the batch of now is
         self._peers = set[Stream]()
@@ -188,7 +187,7 @@ class Teacher:
             return self._head(frames.TAUGHT, head.rows), answer
 
     def _head(self, op: int, rows: int) -> Head:
-        return Head(op, rows=rows, rate=int(self.rate), queued=self._queue.queued)
+        return Head(op, rows=rows, rate=int(self._rate.value), queued=self._queue.queued)
 
     # -- the model
 
@@ -205,8 +204,7 @@ class Teacher:
             with self._changed:
                 took_s = max(self._clock.now() - self._began, 1e-9)
                 self.rows, self._busy_s = self.rows + rows, self._busy_s + took_s
-                kept = _SMOOTH if self.rate else 0.0
-                self.rate = kept * self.rate + (1 - kept) * rows / took_s
+                self._rate.note(rows, took_s)
                 place = 0
                 for request, start, stop in batch:
                     if error:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 WITHOUT = ("wait", "hard_labels", "fail")
 _LOOK_S = 5.0  # how often whoever waits says so
 _LEAST_WINDOW = 8
-_MOST_REFUSALS = 3  # of one request, by whomever
+_LEAST_REFUSALS = 3  # of one question, by all that are there, before it is given up
 _THREADS, _MOST_THREADS = 8, 64  # requests under way
 
 
@@ -79,11 +79,17 @@ class Question:
         self.error = ""
         self.refusals = 0
         self.asked: dict[str, float] = {}  # who is being asked now, and since when
+        self.wrong_by = set[str]()  # who has refused it, or answered it wrongly
 
     @property
     def is_over(self) -> bool:
         """Whether it is answered, or never will be."""
         return self.answer is not None or bool(self.error)
+
+    def passes(self, there: Sequence[str]) -> set[str]:
+        """Return whom not to ask: those asked now; who was wrong, as long as others are there."""
+        others = set(there) - self.wrong_by
+        return (self.wrong_by if others else set()) | self.asked.keys()
 
 
 class Teachers:
@@ -239,9 +245,9 @@ class Teachers:
                 return
             self._over.wait(min(left_s, _LOOK_S))
             self._on_wait()
-            waits = self._rules.without == "wait" or not self._had_one
+            waits_on = self._rules.without == "wait" or not self._had_one
             is_told = self._told_away or self.missing or self._hopeless
-            if waits and not (is_told or self._balance.there or question.is_over):
+            if waits_on and not (is_told or self._balance.there or question.is_over):
                 self._told_away = True
                 left_s = began + self._rules.wait_s - self._clock.now()
                 self._on_note(f"the student waits for up to {max(left_s, 0):.0f} s: {self._why()}")
@@ -308,19 +314,25 @@ class Teachers:
         """Return what to ask whom now, and else in how many seconds there may be something."""
         question = self._first_waiting()
         late_s = self._balance.late_after()
-        wake = [each for each in (self._balance.next_free(),) if each is not None]
+        wake: list[float] = []
+        there = self._balance.there
         if question is not None:
-            name = self._balance.choose(now, question.rows, question.asked)
+            but = question.passes(there)
+            name = self._balance.choose(now, question.rows, but)
             if name is not None:
                 self._waiting.popleft()
                 return self._sent(question, name, now), None
+            if (free_at := self._balance.next_free(but)) is not None:
+                wake.append(free_at)
         elif late_s is not None:
             for each in [q for q in self._under_way if len(q.asked) == 1 and not q.is_over]:
                 (since,) = each.asked.values()
-                name = self._balance.choose(now, each.rows, each.asked)
+                but = each.passes(there)
+                name = self._balance.choose(now, each.rows, but)
                 if name is not None and since + late_s <= now:
                     return self._sent(each, name, now), None
-                wake.append(since + late_s)
+                if (free_at := self._balance.next_free(but)) is not None:
+                    wake.append(max(since + late_s, free_at))
         return None, min((each - now for each in wake if each > now), default=None)
 
     def _first_waiting(self) -> Question | None:
@@ -350,7 +362,7 @@ class Teachers:
         question.asked.pop(name, None)
         wrong, most = "", MOST_STRIKES
         if reply is not None:
-            wrong = _fault(reply.parts, question)
+            wrong = tree.fault_of(reply.parts, None if question.whole else question.rows)
             if not wrong:
                 self._balance.answered(
                     name, question.rows, now - began, reply.queued, float(reply.rate)
@@ -362,16 +374,18 @@ class Teachers:
         elif isinstance(error, Refused):
             wrong = str(error)
             question.refusals += 1
-            if question.refusals >= _MOST_REFUSALS:
-                question.error = f"the teachers refuse it: {error}"
         elif isinstance(error, Stranger):
             wrong, most = str(error), 1
         elif not isinstance(error, Busy | PeerError):
             question.error = str(error)
         if wrong:
+            question.wrong_by.add(name)
             if self._balance.wrong(name, question.rows, most):
                 self._out[name] = wrong
                 self._on_note(f"the teacher at {name} is asked no more: {wrong}")
+            all_were = question.wrong_by.issuperset(self._balance.there)
+            if all_were and question.refusals >= _LEAST_REFUSALS:
+                question.error = question.error or f"the teachers refuse it: {wrong}"
         else:
             self._balance.missed(name, question.rows, now)
             if not isinstance(error, Busy):
@@ -382,16 +396,3 @@ class Teachers:
             self._under_way.discard(question)
             self._waiting.appendleft(weakref.ref(question))
             self._work.notify()
-
-
-def _fault(parts: Sequence[Part], question: Question) -> str:
-    """Return what is wrong with an answer; "" where nothing is."""
-    if not parts:
-        return "it answers nothing"
-    for part in parts:
-        shape = part.values.shape
-        if not question.whole and shape[:1] != (question.rows,):
-            return f"it answers {part.name!r} of shape {list(shape)} for {question.rows} records"
-        if tree.has_nan(part):
-            return f"it answers NaN in {part.name!r}"
-    return ""

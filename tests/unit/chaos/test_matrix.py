@@ -1,11 +1,13 @@
-"""The page of the matrix, and which cells are wanted."""
+"""The page of the matrix, which cells are wanted, and what the counting model says."""
 
 import dataclasses
 
+import numpy as np
 import pytest
+import torch
 
-from edl.chaos import matrix
-from edl.chaos.cell import Cell
+from edl.chaos import counting, matrix
+from edl.chaos.cell import Cell, badly_taught, taught_of
 from edl.chaos.page import page as page_of
 from edl.common.errors import UsageError
 
@@ -71,3 +73,84 @@ def test_the_last_run_of_a_cell_counts(tmp_path):
     path.write_text("\n".join(lines) + "\n")
 
     assert [again] == matrix.read(path, seed=0)
+
+
+def test_the_rows_of_teachers_tell_what_came_into_the_loss():
+    teacher = dataclasses.replace(
+        SOUND, fault="kill teacher", without="wait", taught=2047, untaught=1, mistaught=0
+    )
+    page = page_of([FREE, SOUND, teacher], "edl chaos matrix")
+
+    assert "In the rows of teachers, 1 cells" in page
+    assert "2,047 taught, 1 without, 0 with anything else." in page
+    assert "In the rows of teachers" not in page_of([FREE, SOUND], "edl chaos matrix")
+
+
+def test_a_page_tells_the_commits_of_its_cells():
+    cells = [
+        dataclasses.replace(SOUND, phase=p, commit=c) for p, c in (("pull", "a1"), ("push", "b2"))
+    ]
+
+    assert "at a1 (1 cells), b2 (1 cells), " in page_of([FREE, *cells], "edl chaos matrix")
+
+
+def test_what_was_taught_is_told_by_its_value():
+    says = 2000.0 + np.arange(6)
+    rows = np.array([2.0, 2.0, 2.0, 2.0, 2.0, 2.0])
+    lessons = says * [2, 1, 0, 2, 3, 2]  # twice, once, never; 3: more often than applied
+    lessons[3] = says[3] + says[4]  # another record's
+    lessons[5] = np.nan
+
+    found = taught_of(rows, lessons)
+
+    assert 3 == found["mistaught"]
+    assert {"taught": 3, "untaught": 3, "mistaught": 0} == taught_of(rows[:3], lessons[:3])
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [("", [[2003.0], [2001.0]]), ("slow", [[2003.0], [2001.0]]), ("rows", [[0.0]] * 3)],
+)
+def test_a_teacher_of_the_counting_job_does_as_it_is_told(monkeypatch, tmp_path, told, says):
+    monkeypatch.setenv("TEACH", str(tmp_path))
+    monkeypatch.setenv("EDL_INDEX", "1")
+    (tmp_path / "0").write_text("nan")
+    (tmp_path / "1").write_text(told)
+    records = {"record": torch.tensor([3, 1])}
+
+    assert says == counting.teacher(first=2000.0)(records).tolist()
+    (tmp_path / "1").write_text("nan")
+    assert counting.teacher(first=2000.0)(records).isnan().all()
+
+
+NONE = dict.fromkeys(
+    ["worker", "server", "preemptions", "server_preemptions", "teacher_preemptions", "master"], 0
+)
+
+
+@pytest.mark.parametrize(
+    ("cell", "restarts", "records", "what"),
+    [
+        ({}, {"teacher_preemptions": 2}, 2048, ""),
+        ({"phase": "requeue"}, {"preemptions": 1}, 2000, ""),
+        ({"without": "hard_labels", "taught": 2000, "untaught": 48}, {}, 2000, ""),
+        ({"taught": 2000, "untaught": 48}, {}, 2000, "applied and not taught: 48 records"),
+        ({"mistaught": 1}, {}, 2048, "taught what no teacher says of them: 1 records"),
+        ({}, {"server_preemptions": 1}, 2048, "restarts of others than teachers"),
+        ({}, {"preemptions": 1}, 2048, "restarts of others than teachers"),
+        ({}, {}, 2047, "the status has {'records': 2047, 'untaught': 0}, and the checkpoint 2048"),
+        ({"stall_s": 60.0}, {}, 2048, "a stall of 60.00 s, of at most 10"),
+    ],
+)
+def test_a_fault_of_a_teacher_harms_nobody_else(cell, restarts, records, what):
+    fault = next(each for each in matrix.FAULTS if each.name == "kill teacher")
+    taught = {"without": "wait", "taught": 2048, "untaught": 0, "mistaught": 0} | cell
+    made = dataclasses.replace(SOUND, **taught)
+    status = {
+        "restarts": NONE | restarts,
+        "teaching": {"records": records, "untaught": made.untaught},
+    }
+
+    found = badly_taught(made, fault, status)
+
+    assert (what in "".join(found)) if what else found == []

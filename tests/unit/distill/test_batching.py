@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.distill.batching import Queue, Request, best_size
+from edl.distill.batching import Queue, Rate, Request, best_size
 
 
 def request(rows, kind="a", came=0.0):
@@ -104,3 +104,27 @@ def test_no_more_is_tried_than_there_is_memory_for():
         return 1.0
 
     assert best_size(seconds) == 16
+
+
+def test_a_model_that_becomes_slower_says_so_within_a_few_batches():
+    """Broken once: the rates of batches are smoothed."""
+    rate = Rate()
+    assert rate.value == 0.0
+    for _ in range(20):
+        rate.note(64, 0.025)
+    assert rate.value == pytest.approx(2560.0)
+
+    for _ in range(3):  # ten times slower, three quarters of a second
+        rate.note(64, 0.25)
+    assert 256.0 < rate.value < 2 * 256.0
+    for _ in range(20):  # and half a second as before
+        rate.note(64, 0.025)
+    assert 0.9 * 2560.0 < rate.value < 2560.0
+
+
+def test_a_small_batch_hardly_counts_in_the_rate():
+    rate = Rate()
+    for _ in range(20):
+        rate.note(64, 0.002)
+    rate.note(1, 0.001)
+    assert rate.value > 0.85 * 32_000

@@ -287,6 +287,42 @@ def test_one_that_lies_is_taken_out_and_the_record_is_taught(place, lie, what):
     assert [address(honest)] == student.there
 
 
+def test_one_that_refuses_everything_is_no_reason_to_give_a_question_up(place):
+    """Broken once: a question is given up that one of two teachers has refused three times."""
+    gate = threading.Event()
+
+    def refuse(parts, rows):
+        raise ValueError("ill")
+
+    def held(parts, rows):
+        gate.wait(FAR_S)
+        return double(parts, rows)
+
+    ill, well = place.teacher(refuse, max_batch_size=4), place.teacher(held, max_batch_size=4)
+    student = place.student(ill, well)
+    questions = [student.ask(torch.arange(4) + n) for n in range(8)]
+    until(lambda: student.there == [address(well)])
+    gate.set()
+
+    for n, question in enumerate(questions):
+        assert torch.equal(2 * (torch.arange(4) + n), student.answer(question, 4))
+    assert max(question.refusals for question in questions) <= 1
+
+
+def test_a_question_that_all_refuse_is_given_up_and_they_are_asked_others(place):
+    def picky(parts, rows):
+        if parts[0].values[0] == 7:
+            raise ValueError("7 is too much")
+        return double(parts, rows)
+
+    student = place.student(place.teacher(picky, max_batch_size=4), place.teacher(picky))
+
+    with pytest.raises(Untaught, match="the teachers refuse it: .*7 is too much"):
+        ask(student, torch.arange(4) + 7)
+    assert len(student.there) == 2
+    assert torch.equal(2 * torch.arange(4), ask(student, torch.arange(4)))
+
+
 def test_a_wrong_number_of_rows_is_a_lie(place):
     student = place.student(place.teacher(lambda parts, rows: [], max_batch_size=4))
     question = student.ask(torch.arange(4))
