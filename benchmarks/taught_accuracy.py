@@ -120,7 +120,7 @@ def by_job(case: Case, way: str) -> Curve:
     if way == "alone":
         data, steps = case.labelled, _steps(case)
         epochs = round(case.epochs * steps / -(-_records(data) // MINIBATCH))
-        more += ["--evaluation_steps", str(steps), "--num_workers", "1"]
+        more += ["--evaluation_steps", str(steps), "--without_teachers", "hard_labels"]
     else:
         told = ",".join(f"{name}={value}" for name, value in case.teacher_params.items())
         more += ["--strategy", way, "--num_teachers", "1", "--teacher_params", told]

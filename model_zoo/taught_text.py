@@ -67,7 +67,7 @@ class Encoder(nn.Module):
     def __init__(self, folder: str, tokens: int) -> None:
         """Read a folder of transformers' files. Raises DefinitionError."""
         super().__init__()
-        if not Path(folder).is_dir():
+        if not folder or not Path(folder).is_dir():
             raise DefinitionError(
                 f"taught_text: there is no folder {folder or 'encoder'!r} of an encoder: give "
                 "encoder=FOLDER, of the files of all-MiniLM-L6-v2, say (they are in the package "
@@ -127,7 +127,8 @@ def teacher(encoder: str = "", head: str = "", tokens: int = 128) -> nn.Module:
             "give head=FOLDER/head.safetensors"
         )
     values = load_file(head)
-    linear = nn.Linear(*reversed(values["weight"].shape))
+    classes, width = values["weight"].shape
+    linear = nn.Linear(width, classes)
     linear.load_state_dict(values)
     return Teacher(Encoder(encoder, tokens), linear)
 

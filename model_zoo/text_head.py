@@ -64,7 +64,7 @@ def fit(vectors: Tensor, labels: Tensor) -> nn.Linear:
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    search.step(far)
+    search.step(far)  # type: ignore[no-untyped-call]
     return head.float()
 
 
