@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from benchmarks import page
 from edl.common.order import order
 from edl.common.paths import job_folder
 from edl.data.open import open_reader
-from edl.model_zoo import text_head
+from edl.model_zoo import taught_text, text_head
 from edl.model_zoo.spec import Definition, load_definition
 
 PICTURE = page.DOCS / "taught-accuracy.svg"
@@ -125,6 +125,7 @@ def by_job(case: Case, way: str) -> Curve:
         told = ",".join(f"{name}={value}" for name, value in case.teacher_params.items())
         more += ["--strategy", way, "--num_teachers", "1", "--teacher_params", told]
         more += ["--teacher_batch_size", str(MINIBATCH), "--teacher_timeout_s", "300"]
+        more += ["--teacher_wait_s", "600"]  # a machine of 2 cores that others share
         more += ["--teacher_cache", str(case.out / "answers")]
     found = train(case.model_def, data, epochs, more)
     return [(each["version"], each["metrics"]["accuracy"]) for each in found]
@@ -155,10 +156,28 @@ def in_process(case: Case, logits: torch.Tensor) -> Curve:
     return curve
 
 
+class Remembered(torch.nn.Module):
+    """An encoder that is asked once about each minibatch: of draws, the heads alone differ."""
+
+    said: ClassVar[dict[tuple[str, ...], torch.Tensor]] = {}
+
+    def __init__(self, encoder: torch.nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, texts: list[str]) -> torch.Tensor:
+        key = tuple(texts)
+        if key not in self.said:
+            self.said[key] = self.encoder(texts)
+        return self.said[key]
+
+
 def taught(case: Case) -> tuple[torch.Tensor, float]:
     """Return a teacher's logits of all records in this process, and its own accuracy."""
     definition = case.definition()
     teacher = definition.teacher()
+    if isinstance(teacher, taught_text.Teacher):
+        teacher.encoder = Remembered(teacher.encoder).eval()
 
     def asked(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
         features, labels = _fed(definition, path)

@@ -7,6 +7,7 @@ calls run at the same time. A call that fails drops its socket; repeating it is 
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import threading
@@ -117,7 +118,7 @@ class TeacherLink:
                 raise Unreachable("the connection was closed")
             if self._idle:
                 return self._idle.pop()
-        about = self.about(max(0.001, deadline - time.monotonic()))
+        about = self.about(min(SILENT_S, max(0.001, deadline - time.monotonic())))
         if about.get("host") == host_id():
             try:
                 return self._unix(str(about["unix"]), deadline)
@@ -164,8 +165,9 @@ class TeacherLink:
         return self._greeted(sock, False, deadline)
 
     def _greeted(self, sock: socket.socket, tls: bool, deadline: float) -> _Socket:
-        try:
-            there = _Socket(greet(sock, self._identity, tls, deadline, SILENT_S))
+        greeted_by = min(deadline, time.monotonic() + SILENT_S)
+        try:  # who computes says nothing for as long as it has time: TCP asks whether it is there
+            there = _Socket(greet(sock, self._identity, tls, greeted_by, math.inf))
         except BaseException:
             sock.close()
             raise
