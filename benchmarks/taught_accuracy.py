@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -29,9 +31,13 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks import page
+from edl.common.identity import Identity
 from edl.common.order import order
 from edl.common.paths import job_folder
 from edl.data.open import open_reader
+from edl.distill import alone
+from edl.distill.link import TeacherLink
+from edl.distill.teachers import Rules, Teachers
 from edl.model_zoo import taught_text, text_head
 from edl.model_zoo.spec import Definition, load_definition
 
@@ -62,6 +68,11 @@ class Case:
 
     def definition(self) -> Definition:
         return load_definition(self.model_def, teacher_params=self.teacher_params)
+
+    @property
+    def told(self) -> str:
+        """The parameters of the teacher, as a command has them."""
+        return ",".join(f"{name}={value}" for name, value in self.teacher_params.items())
 
 
 def text_case(data: Path, encoder: str, out: Path, draw: int) -> Case:
@@ -122,8 +133,7 @@ def by_job(case: Case, way: str) -> Curve:
         epochs = round(case.epochs * steps / -(-_records(data) // MINIBATCH))
         more += ["--evaluation_steps", str(steps), "--without_teachers", "hard_labels"]
     else:
-        told = ",".join(f"{name}={value}" for name, value in case.teacher_params.items())
-        more += ["--strategy", way, "--num_teachers", "1", "--teacher_params", told]
+        more += ["--strategy", way, "--num_teachers", "1", "--teacher_params", case.told]
         more += ["--teacher_batch_size", str(MINIBATCH), "--teacher_timeout_s", "300"]
         more += ["--teacher_wait_s", "600"]  # a machine of 2 cores that others share
         more += ["--teacher_cache", str(case.out / "answers")]
@@ -190,6 +200,41 @@ def taught(case: Case) -> tuple[torch.Tensor, float]:
     return logits, float((said.argmax(dim=1) == truth).double().mean())
 
 
+def same_bits(case: Case, minibatches: int = 4) -> float:
+    """Return the share of the logits of `edl teach` with the bits of those of this process."""
+    definition = case.definition()
+    teacher, (features, _) = definition.teacher(), _fed(definition, case.few)
+    asked = [_rows(features, p) for p in torch.arange(minibatches * MINIBATCH).split(MINIBATCH)]
+    identity = Identity("bits")
+    serving = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "edl", "teach", case.model_def, "--batch_size", str(MINIBATCH)),
+            *("--teacher_params", case.told),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            alone.VARIABLE: identity.to_variable(),
+            "OMP_NUM_THREADS": str(torch.get_num_threads()),
+        },
+    )
+    assert serving.stdout is not None
+    found = re.search(r"[\d.]+:\d+", serving.stdout.readline())
+    assert found, "edl teach says no address"
+    student = Teachers(lambda address: TeacherLink(address, identity), Rules(timeout_s=300))
+    student.update([found[0]])
+    try:
+        said = [student.answer(student.ask(each), MINIBATCH) for each in asked]
+    finally:
+        student.close()
+        serving.terminate()
+        serving.wait()
+    with torch.no_grad():
+        ours = [definition.teach(teacher, each) for each in asked]
+    return float((torch.cat(said) == torch.cat(ours)).double().mean())
+
+
 def of_words(case: Case) -> float:
     """Return the accuracy of TF-IDF (of all texts) with logistic regression (of the labels)."""
     texts, few = text_head.read(str(case.few))
@@ -247,6 +292,8 @@ def run(case: Case) -> dict[str, Any]:
     for way in ["alone", *turns]:
         found[way] = measure(out, way, lambda way=way: by_job(case, way))
     found["process"] = measure(out, "process", process)
+    if case.draw == 0:
+        found["bits"] = measure(out, "bits", lambda: same_bits(case))
     found["teacher"] = json.loads((out / "teacher.json").read_text())
     if case.model_def == "taught_text":
         found["words"] = measure(out, "words", lambda: of_words(case))
@@ -264,7 +311,17 @@ def report(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             each = [d[way][-1][1] if isinstance(d[way], list) else d[way] for d in draws]
             mean = f"{statistics.mean(each):.3f}"
             rows.append([title, names[way], mean, ", ".join(f"{value:.3f}" for value in each)])
+        rows.append(
+            [title, "logits with the bits of another process", f"{draws[0]['bits']:.3f}", ""]
+        )
     return page.table(["data", "learned", "accuracy, mean", "draws"], rows)
+
+
+def _tenths(curve: Curve) -> list[float]:
+    """Return the accuracy at each tenth of the minibatches."""
+    last = max(steps for steps, _ in curve)
+    known = sorted(map(tuple, curve))
+    return [[y for steps, y in known if 10 * steps <= part * last][-1] for part in range(1, 11)]
 
 
 def drawn(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -273,12 +330,13 @@ def drawn(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     for title, draws in found.items():
         lines = {}
         for way, name in WAYS.items():
-            curves = [each[way] for each in draws]
+            curves = [_tenths(each[way]) for each in draws]
             lines[name] = [
-                (float(number), statistics.mean(accuracy for _, accuracy in at))
-                for number, at in enumerate(zip(*curves, strict=False), 1)
+                (float(number), statistics.mean(at))
+                for number, at in enumerate(zip(*curves, strict=True), 1)
             ]
-        panels.append(page.Panel(title, "epochs (alone: as many minibatches)", lines, low=0.5))
+        low = math.floor(10 * min(y for line in lines.values() for _, y in line)) / 10
+        panels.append(page.Panel(title, "epochs (alone: as many minibatches)", lines, low=low))
     return page.picture(panels)
 
 
