@@ -336,7 +336,9 @@ def drawn(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
                 for number, at in enumerate(zip(*curves, strict=True), 1)
             ]
         low = math.floor(10 * min(y for line in lines.values() for _, y in line)) / 10
-        panels.append(page.Panel(f"Accuracy: {title}", "epochs (alone: as many minibatches)", lines, low=low))
+        panels.append(
+            page.Panel(f"Accuracy: {title}", "epochs (alone: as many minibatches)", lines, low=low)
+        )
     return page.picture(panels)
 
 
