@@ -43,7 +43,7 @@ from edl.registry.identity import VARIABLE
 
 SAMPLES, WIDTH = 200_000, 784
 BATCH, BATCHES = 64, 60
-STUDENT_BATCHES = 300  # a run of 6 s, whose connections are made anew
+STUDENT_BATCHES, STUDENT_CHANNELS = 150, 32  # a run of 6 s, whose connections are made anew
 STUDENT_S, TEACHER_S = 0.010, 0.025
 DEVICES = 4
 CLASSES = 10
@@ -168,7 +168,7 @@ def pictures(batches: int) -> list[tuple[Tensor, Tensor]]:
 def trained(batches: Callable[[], Iterator[Sequence[Tensor]]], pids: list[int]) -> measure.Sample:
     """Train the student on batches once."""
     torch.manual_seed(0)
-    model = mnist_cnn.model(channels=16)
+    model = mnist_cnn.model(channels=STUDENT_CHANNELS)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
     def work() -> None:

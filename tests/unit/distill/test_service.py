@@ -75,14 +75,14 @@ def test_a_slow_teacher_has_all_of_its_time(place, monkeypatch):
     A minibatch that waits behind others at a large model takes longer than that.
     """
 
-    def hasty(sock, identity, tls, deadline, stall_s):
-        return greet(sock, identity, tls, deadline, stall_s / 50)
+    def hasty(sock, identity, tls, deadline, stall_s, shard):
+        return greet(sock, identity, tls, deadline, stall_s / 50, shard)
 
     def slow(parts, rows):
         time.sleep(0.3)
         return double(parts, rows)
 
-    monkeypatch.setattr("edl.distill.link.greet", hasty)
+    monkeypatch.setattr("edl.wire.reach.greet", hasty)
     parts = tree.parts_of(torch.ones(4), "it")
     answer = place.link(place.teacher(slow, max_batch_size=4)).teach(parts, 4, FAR_S, False)
 
