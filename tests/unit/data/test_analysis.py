@@ -1,8 +1,11 @@
 """`edl data analyze`: what it says of files, against pandas' kind of oracle in numpy."""
 
 import json
+import re
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -231,6 +234,25 @@ def test_command_writes_what_the_layers_read(tmp_path):
     assert made[3].max() == 5
     assert layers[4].vocabulary[:2] == ("a", "b")
     assert layers[5].num_bins == 6
+
+
+def test_example_of_the_page_runs_on_what_the_command_writes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{18 + n % 50},{'chef' if n % 3 else 'nurse'},{n % 2}" for n in range(90)]
+    (tmp_path / "census.csv").write_text("\n".join(["age,occupation,label", *rows]) + "\n")
+    page = (Path(cli.__file__).parents[1] / "docs/preprocessing.md").read_text()
+    (tmp_path / "mine.py").write_text(re.search(r"```python\n(.+?)```", page, re.DOTALL)[1])
+    reader = open_reader("census.csv")
+
+    assert cli.run(["data", "analyze", "census.csv"]) == 0
+    records = reader.read(reader.sources()[0].name, 0, 64)
+    features, labels = runpy.run_path("mine.py")["feed"](records, "train")
+
+    assert features["ids"].shape == (64, 3)
+    assert features["ids"].min(0).values.tolist()[:2] == [0, 0]
+    assert features["ids"].max(0).values.tolist()[:2] == [9, 1]
+    assert abs(features["age"].mean()) < 0.2
+    assert labels.tolist() == records["label"].tolist()
 
 
 def test_command_on_a_missing_file_is_one_sentence(tmp_path):
