@@ -19,7 +19,9 @@ import click
 @click.option(
     "--vocabulary", default=10_000, type=click.IntRange(1), help="Most frequent values to keep."
 )
-@click.option("--processes", type=click.IntRange(1), help="How many read; default: one a core.")
+@click.option(
+    "--processes", type=click.IntRange(1), help="How many read; default: by the data and the cores."
+)
 def analyze(
     files: tuple[str, ...],
     out: Path,
@@ -38,8 +40,7 @@ def analyze(
 
     params = convert(data_reader_params, dict[str, Any], "--data_reader_params")
     reader = open_reader(",".join(files), **params)
-    cores = len(os.sched_getaffinity(0))
-    summary = run(reader, Sizes(vocabulary=vocabulary), processes or cores).to_dict()
+    summary = run(reader, Sizes(vocabulary=vocabulary), processes).to_dict()
     partial = out.with_name(f".{out.name}.{os.getpid()}")
     partial.write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n")
     partial.replace(out)

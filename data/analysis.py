@@ -165,10 +165,9 @@ class Summary:
                 column = self._column(name, _kind(name, values), before)
                 column.missing += len(records) - with_some
                 column.add(values)
-        for name in self.columns.keys() - {
-            name for name, (values, _) in parts.items() if len(values)
-        }:
-            self.columns[name].missing += len(records)
+        for name, column in self.columns.items():
+            if name not in parts or not len(parts[name][0]):
+                column.missing += len(records)
 
     def _column(self, name: str, kind: str, before: int) -> ColumnSummary:
         if name not in self.columns:
@@ -183,8 +182,9 @@ class Summary:
 
     def merge(self, other: Summary) -> None:
         """Take what another part knows. Raises DataError where a column is of another kind."""
-        for name in other.columns.keys() - self.columns.keys():
-            self._column(name, other.columns[name].kind, self.records)
+        for name, found in other.columns.items():
+            if name not in self.columns:
+                self._column(name, found.kind, self.records)
         for name, column in self.columns.items():
             if name in other.columns:
                 self._column(name, other.columns[name].kind, 0).merge(other.columns[name])

@@ -7,6 +7,7 @@ the summaries are merged in the shards' order, so that any number of processes g
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,6 +22,7 @@ from .reader import Columns, RecordReader, Records, Source
 BLOCK = 8192  # records in memory at once, at most
 _ELEMENTS = 1 << 20  # of one column at once: pictures have many in a record
 SHARD = 64 * BLOCK
+_PAYS = 4  # shards: a process takes as long to start and to send as to read one or two
 _BROKEN = 100  # records that are named; more, and it is the reading that is wrong
 
 
@@ -43,14 +45,20 @@ def shards_of(sources: Sequence[Source], size: int = SHARD) -> list[Shard]:
     return [Shard(number, *each) for number, each in enumerate(ranges)]
 
 
-def analyze(reader: RecordReader, sizes: Sizes, processes: int, shard: int = SHARD) -> Summary:
-    """Return what is known of all records. Raises DataError where it cannot be had."""
+def analyze(
+    reader: RecordReader, sizes: Sizes, processes: int | None = None, shard: int = SHARD
+) -> Summary:
+    """Return what is known of all records. Raises DataError where it cannot be had.
+
+    Without a number there is one process for each four shards, and at most one a core.
+    """
     sources = reader.sources()
     shards = shards_of(sources, shard)
     expected = sum(source.records for source in sources)
-    paying = min(processes, -(-expected // shard))  # less is read before a process has started
+    if processes is None:
+        processes = min(len(os.sched_getaffinity(0)), expected // (_PAYS * shard))
     whole = Summary(sizes)
-    for part in _parts(partial(summarize, reader, sizes), shards, paying):
+    for part in _parts(partial(summarize, reader, sizes), shards, min(processes, len(shards))):
         whole.merge(part)
         _check_broken(whole.broken)
     if whole.records + len(whole.broken) != expected:
@@ -98,6 +106,8 @@ def summarize(reader: RecordReader, sizes: Sizes, shard: Shard) -> Summary:
         elif block == 1:
             block = BLOCK
         start = end
+    for column in part.columns.values():
+        column.frequent.shrink()  # less to send
     return part
 
 

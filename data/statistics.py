@@ -116,19 +116,20 @@ class Frequent:
         """Take so many of each of these values."""
         self.counts.update(counts)
         if len(self.counts) > 4 * self.size:  # seldom: it takes a look at all
-            self._shrink()
+            self.shrink()
 
     def merge(self, other: Frequent) -> None:
         self.counts.update(other.counts)
         self.error += other.error
-        self._shrink()
+        self.shrink()
 
     def most(self, number: int) -> list[tuple[Any, int]]:
         """Return the most frequent values and their counts; of equal ones the lesser first."""
-        self._shrink()
+        self.shrink()
         return heapq.nsmallest(number, self.counts.items(), key=lambda each: (-each[1], each[0]))
 
-    def _shrink(self) -> None:
+    def shrink(self) -> None:
+        """Keep `size` values at most."""
         if len(self.counts) <= self.size:
             return
         counts = np.fromiter(self.counts.values(), np.int64, len(self.counts))

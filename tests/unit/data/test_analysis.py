@@ -66,6 +66,7 @@ def test_each_statistic_is_that_of_numpy():
     plain = table["number"][~np.isnan(table["number"])]
     words, counts = np.unique(table["text"][table["text"] != ""], return_counts=True)
 
+    assert list(found) == list(table)
     number = found["number"]
     assert (number["count"], number["missing"]) == (len(plain), np.isnan(table["number"]).sum())
     assert (number["min"], number["max"]) == (plain.min(), plain.max())
@@ -263,8 +264,9 @@ def test_command_on_a_missing_file_is_one_sentence(tmp_path):
 @pytest.mark.slow
 def test_any_number_of_processes_writes_the_same(tmp_path):
     rng = np.random.default_rng(3)
-    np.save(tmp_path / "a.npy", rng.integers(0, 200_000, 700_000))
-    np.save(tmp_path / "b.npy", rng.integers(0, 200_000, 600_000))
+    for name, count in (("a", 700_000), ("b", 600_000)):
+        ids = rng.integers(0, 200_000, count)
+        np.savez(tmp_path / f"{name}.npz", id=ids, x=rng.normal(size=count), at=ids / 8, day=ids)
     command = [sys.executable, "-m", "edl", "data", "analyze", str(tmp_path), "--vocabulary", "100"]
     for processes in ("1", "3"):
         more = ["--processes", processes, "--out", str(tmp_path / f"{processes}.json")]
