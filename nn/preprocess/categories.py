@@ -164,8 +164,8 @@ class Crossing(Layer):
         if len(arrays) < 2 or any(each != shapes[0] for each in shapes):
             raise ValueError(f"Crossing needs two columns or more of one shape, and got {shapes}")
         together = np.zeros(arrays[0].shape, np.int64)
-        for place, array in enumerate(arrays):  # a chain of hashes: the order matters
-            together = hash64(self.field, together ^ hash64(str(place), array))
+        for array in arrays:  # a chain of hashes: the order matters
+            together = hash64(self.field, together ^ hash64("", array))
         return _bins(together, self.num_bins)
 
 

@@ -165,13 +165,14 @@ def test_examples_that_lack_a_feature_miss_it():
     records = [
         {"ids": np.array([1, 2, 2])},
         {"ids": np.array([], np.int64), "name": [b"a", b"b"]},
+        {"ids": np.array([7])},
         {"name": [b"a"]},
         {"name": [b""]},
     ]
-    found = analyze(Table(records), SIZES, 1, shard=3).to_dict()["columns"]
+    found = analyze(Table(records), SIZES, 1, shard=4).to_dict()["columns"]
 
-    assert (found["ids"]["count"], found["ids"]["missing"]) == (3, 3)
-    assert (found["name"]["count"], found["name"]["missing"]) == (3, 2)
+    assert (found["ids"]["count"], found["ids"]["missing"]) == (4, 3)
+    assert (found["name"]["count"], found["name"]["missing"]) == (3, 3)
     assert found["name"]["vocabulary"] == [["a", 2], ["b", 1]]
 
 

@@ -142,8 +142,11 @@ def test_index_lookup_is_sklearns_encoder_by_the_same_vocabulary(words):
 
 @pytest.mark.parametrize("layer", ONE_OF_EACH, ids=lambda each: each.name)
 def test_layer_comes_back_from_its_json(layer):
-    again = pre.from_dict(json.loads(json.dumps(layer.to_dict())))
+    saved = layer.to_dict()
+    sent = json.loads(json.dumps(saved, allow_nan=False))
+    again = pre.from_dict(sent)
 
+    assert sent == saved
     assert (type(again), again) == (type(layer), layer)
 
 
