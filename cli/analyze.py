@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from ..common.errors import UsageError
+
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
@@ -38,6 +40,8 @@ def analyze(
     from ..data.analyze import analyze as run
     from ..data.open import open_reader
 
+    if out.is_dir() or not out.parent.is_dir():  # before an hour of reading
+        raise UsageError(f"--out {out} must be a file in a folder that is there.")
     params = convert(data_reader_params, dict[str, Any], "--data_reader_params")
     reader = open_reader(",".join(files), **params)
     summary = run(reader, Sizes(vocabulary=vocabulary), processes).to_dict()
@@ -48,7 +52,7 @@ def analyze(
         click.echo(f"{name:<24} {_line(column)}")
     for each in summary["broken"][:5]:
         click.echo(f"broken: {each}", err=True)
-    broken = f"; {len(summary['broken'])} more are broken and left out" * bool(summary["broken"])
+    broken = f"; left out as broken: {len(summary['broken'])}" * bool(summary["broken"])
     click.echo(f"wrote {out}: {summary['records']} records, each read once{broken}")
 
 

@@ -76,8 +76,8 @@ class Layer:
 
 def from_dict(saved: Mapping[str, Any]) -> Layer:
     """Return the layer of the JSON that its `to_dict` gave. Raises UsageError."""
-    name = saved.get("layer")
-    if name not in _LAYERS:
+    name = saved.get("layer") if isinstance(saved, Mapping) else saved
+    if not isinstance(name, str) or name not in _LAYERS:
         raise UsageError(f"There is no layer {name!r}; there are {', '.join(sorted(_LAYERS))}.")
     return _LAYERS[name].from_dict(saved)
 

@@ -257,6 +257,22 @@ def test_example_of_the_page_runs_on_what_the_command_writes(tmp_path, monkeypat
     assert labels.tolist() == records["label"].tolist()
 
 
+def test_command_says_what_was_left_out(tmp_path, capsys):
+    file, out = tmp_path / "a.csv", tmp_path / "out.json"
+    file.write_text("\n".join(["a", *map(str, range(20_000)), "zz"]) + "\n")
+
+    assert cli.run(["data", "analyze", str(file), "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.endswith("20000 records, each read once; left out as broken: 1\n")
+    assert "record 20000: column 'a': 'zz' is no int64" in printed.err
+
+
+def test_command_that_cannot_write_reads_nothing(tmp_path, capsys):
+    for out in (tmp_path, tmp_path / "none" / "out.json"):
+        assert cli.run(["data", "analyze", "no.csv", "--out", str(out)]) == 2
+        assert "must be a file in a folder that is there" in capsys.readouterr().err
+
+
 def test_command_on_a_missing_file_is_one_sentence(tmp_path):
     assert cli.run(["data", "analyze", str(tmp_path / "no.csv")]) == 2
     assert not (tmp_path / "analysis.json").exists()

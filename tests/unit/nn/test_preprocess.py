@@ -317,6 +317,7 @@ def test_bad_values_are_one_sentence(layer, values, said):
         (lambda: pre.IndexLookup("no-such-file.txt"), "no-such-file.txt cannot be read"),
         (lambda: pre.ToRagged("::"), "one character"),
         (lambda: pre.from_dict({"layer": "Nope"}), "no layer 'Nope'"),
+        (lambda: pre.from_dict([1]), "no layer"),
         (lambda: pre.from_dict({"layer": "Hashing", "bins": 3}), "no field 'bins'"),
         (lambda: pre.from_dict({"layer": "Normalizer", "divisor": 3}), "cannot be read"),
         (lambda: pre.Hashing.from_dict({"layer": "ToSparse"}), "was asked for"),
