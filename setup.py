@@ -27,6 +27,7 @@ FOLDERS = [
     "master.groups",
     "model_zoo",
     "nn",
+    "nn.preprocess",
     "proto",
     "ps",
     "ps.books",

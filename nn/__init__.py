@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .hashing import hash64
+from ..common.hashing import hash64
 from .metrics import AUC, Accuracy, LogLoss, Mean, MeanSquaredError, Metric
 from .optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Constant, Cosine, StepDecay
 
