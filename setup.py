@@ -38,6 +38,7 @@ FOLDERS = [
     "scheduler",
     "scheduler.asking",
     "scheduler.simulator",
+    "serve",
     "wire",
     "worker",
     "worker.group",
