@@ -195,18 +195,27 @@ class Lookup:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def known(self, ids_U: Ids) -> NDArray[np.bool_]:
+        """Tell of each id whether its row is there."""
+        return self._find(ids_U)[0]
+
     def rows(self, ids_U: Ids) -> Values:
         """Return the rows of these ids: float32[U, D]."""
         rows_UD = np.empty((len(ids_U), self.spec.dim), np.float32)
-        known_U = np.zeros(len(ids_U), np.bool_)
-        if len(self):
-            at = np.minimum(np.searchsorted(self._ids, ids_U), len(self) - 1)
-            known_U = self._ids[at] == ids_U
-            self._gather(self._places[at[known_U]], np.flatnonzero(known_U), rows_UD)
+        known_U, places = self._find(ids_U)
+        self._gather(places, np.flatnonzero(known_U), rows_UD)
         if not known_U.all():
             first = initial_rows(self._seed, self.spec, ids_U[~known_U])
             rows_UD[~known_U] = rounded(first, self.spec.dtype)
         return rows_UD
+
+    def _find(self, ids_U: Ids) -> tuple[NDArray[np.bool_], Ids]:
+        """Return which ids are there, and the places of those, of all files."""
+        if not len(self):
+            return np.zeros(len(ids_U), np.bool_), np.zeros(0, np.int64)
+        at = np.minimum(np.searchsorted(self._ids, ids_U), len(self) - 1)
+        known_U = self._ids[at] == ids_U
+        return known_U, self._places[at[known_U]]
 
     def _gather(self, places: Ids, into: Ids, rows_UD: Values) -> None:
         """Write the rows at these places of all files to `into` of the answer."""
