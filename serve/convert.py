@@ -102,7 +102,7 @@ def _stateless(found: Rows) -> Rows:
 def _save(
     path: Path, arrays: Mapping[str, NDArray[Any]], about: dict[str, str] | None = None
 ) -> None:
-    """Write arrays as safetensors: for others to read, which `save_file` makes for the owner only."""
+    """Write arrays as safetensors, which others may read: `save_file` lets the owner only."""
     whole = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
     path.write_bytes(safetensors.numpy.save(whole, about))
 

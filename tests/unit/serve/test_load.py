@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tools.servers import empty, write_checkpoint
-from tools.trained import KNOWN, SEED, features_of, train
+from tools.trained import KNOWN, SEED, features_of, predicted, train
 from torch import nn
 
 import edl
@@ -43,6 +43,17 @@ def test_a_loaded_model_predicts_what_the_job_does_of_unknown_ids_too(trained):
 
     assert not model.training
     assert_predicts(trained, model, shards=3)
+
+
+def test_deepfm_predicts_what_its_job_does_of_ids_that_it_has_never_seen(tmp_path):
+    trained = train(tmp_path, 2, model_def="deepfm", dim=4, hidden=8)
+
+    model = edl.load(trained.checkpoint)
+
+    assert_predicts(trained, model)
+    known = len(edl.rows(trained.checkpoint, "fields"))
+    asked = len(features_of(trained.definition, 0, 2 * KNOWN)["ids"].unique())
+    assert 100 < known < asked
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -129,6 +140,8 @@ def test_what_all_reduce_has_trained_is_loaded(tmp_path):
     found = outputs(edl.load(path, make_dense), inputs)
 
     assert torch.equal(outputs(state.model.eval(), inputs), found)
+    expected = predicted(path, make_dense, Adam(lr=0.1), inputs, shards=2)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_what_was_fully_sharded_is_loaded_from_the_shares_of_its_members(tmp_path):
@@ -296,6 +309,17 @@ def test_what_is_no_whole_checkpoint_is_one_named_error(trained, tmp_path, break
 
     with pytest.raises(EdlError, match=told):
         edl.load(path, trained.make_model)
+
+
+@pytest.mark.gpu
+def test_a_model_on_cuda_gets_its_rows_there(trained):
+    model = edl.load(trained.checkpoint, device="cuda")
+    features = features_of(trained.definition, 0, 2 * KNOWN)
+
+    found = outputs(model, {name: ids.cuda() for name, ids in features.items()})
+
+    assert found.is_cuda
+    torch.testing.assert_close(found.cpu(), trained.predicted(features), rtol=1e-4, atol=1e-5)
 
 
 def test_a_device_that_is_not_there_is_named(trained):
