@@ -91,7 +91,7 @@ def rows(checkpoint: str | Path | Checkpoint, table: str, ids: Sequence[int] | N
     found = [_selected(spec, block, wanted) for block in checkpoint.rows(table)]
     found = [block for block in found if len(block)] or [_none(spec, found)]
     joined = np.concatenate([block.ids for block in found])
-    order = np.argsort(joined, kind="stable")
+    order = np.argsort(joined)
     _check_unique(spec, joined[order])
     return Rows(
         table,
@@ -188,7 +188,7 @@ class Lookup:
         self._weights = [block.weight for block in found]
         self._first = np.cumsum([0, *(len(block.ids) for block in found)])  # of each file, a place
         ids = np.concatenate([np.zeros(0, np.int64), *(block.ids for block in found)])
-        self._places = np.argsort(ids, kind="stable")
+        self._places = np.argsort(ids)
         self._ids = ids[self._places]
         _check_unique(spec, self._ids)
 
