@@ -13,10 +13,13 @@ each, so that a file may be mapped into memory and its rows read where they are.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import json
 import math
 import mmap
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,18 +163,43 @@ def mapped(path: Path) -> Mapped:
     """
     try:
         with open_plain(path) as file:
-            nbytes = os.fstat(file.fileno()).st_size
-            whole = mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_READ)
+            data = _map(file.fileno(), os.fstat(file.fileno()).st_size)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # an empty file
-        raise CheckpointError(f"{path} is no piece of a shard: {error}") from error
     with _faults(path):
-        data = memoryview(whole)
         header, about = _header(data)
         begin = 8 + int.from_bytes(data[:8], "little")
         tensors = {name: _view(data[begin:], name, entry) for name, entry in header.items()}
         return Mapped(path, tensors, about)
+
+
+def _map(descriptor: int, nbytes: int) -> memoryview:
+    """Return a file's bytes where the kernel maps them, read-only. Raises OSError.
+
+    Not Python's mmap, which holds a descriptor open for each map: a checkpoint may have more files
+    than a process may have descriptors.
+    """
+    if not nbytes:
+        return memoryview(b"")
+    libc = _libc()
+    address = libc.mmap(None, nbytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    if address == ctypes.c_void_p(-1).value:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    whole = (ctypes.c_ubyte * nbytes).from_address(address)
+    unmap = weakref.finalize(whole, libc.munmap, address, nbytes)  # once no array is left
+    unmap.atexit = False  # a thread may still read then; the process ends anyway
+    return memoryview(whole).cast("B").toreadonly()
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    size, number = ctypes.c_size_t, ctypes.c_int
+    libc.mmap.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_longlong)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.munmap.argtypes = (ctypes.c_void_p, size)
+    return libc
 
 
 def _view(data: memoryview, name: str, entry: object) -> NDArray[Any]:

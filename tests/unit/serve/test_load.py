@@ -1,9 +1,12 @@
 """`edl.load`: the outputs of a loaded model are those that the job would predict."""
 
+import gc
 import json
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,6 +114,20 @@ def test_rows_are_read_from_the_files_when_they_are_asked_for(trained, tmp_path)
     shutil.rmtree(folder)
 
     assert_predicts(trained, model)
+
+
+def test_files_that_are_mapped_hold_no_descriptor(trained):
+    """Broken once: with Python's mmap, which keeps one for each file."""
+    before = len(os.listdir("/proc/self/fd"))
+
+    model = edl.load(trained.checkpoint)
+
+    maps = Path("/proc/self/maps").read_text()
+    assert maps.count(str(trained.checkpoint)) >= 4
+    assert before == len(os.listdir("/proc/self/fd"))
+    del model
+    gc.collect()
+    assert str(trained.checkpoint) not in Path("/proc/self/maps").read_text()
 
 
 def dense_member(steps=2):
@@ -279,11 +296,12 @@ def others(path):
     return "is no checkpoint of `edl train`"
 
 
-def rewritten(path, change):
+def rewritten(path, change, name="table-000", about=lambda told: told):
     """Write a piece anew, with the checksum that it has then."""
-    file = next(iter(path.glob("shard-00001*table-000*")))
-    tensors, about = pieces.decode(file.read_bytes())
-    file.write_bytes(b"".join(bytes(part) for part in pieces.encode(change(tensors), about)))
+    file = next(iter(path.glob(f"shard-00001*{name}*")))
+    tensors, told = pieces.decode(file.read_bytes())
+    parts = pieces.encode(change(tensors), about(told))
+    file.write_bytes(b"".join(bytes(part) for part in parts))
     resealed(path, None)
 
 
@@ -302,7 +320,46 @@ def shorter(path):
     return r"it has \d+ ids of \d+ rows"
 
 
-@pytest.mark.parametrize("break_", [torn, damaged, gone, others, wider, twice, shorter])
+def chunkless(path):
+    rewritten(path, lambda t: t, "dense", lambda told: {"chunks": told["chunks"][:-1]})
+    return "lacks the chunk 0 of"
+
+
+def chunk_of_nothing(path):
+    rewritten(path, lambda t: t, "dense", lambda _: {"chunks": [["another", 0, 1, 1]]})
+    return "the chunk 0 of 'another', which is there already or is none of the model's"
+
+
+def chunk_that_is_short(path):
+    rewritten(path, lambda t: {n: v[:-1] for n, v in t.items()}, "dense")
+    return r"has \d+ values of the chunk 0 of"
+
+
+def rows_of_nothing(path):
+    rewritten(path, lambda t: t, about=lambda _: {"rows": "another"})
+    return "has rows of 'another', which is no table"
+
+
+def rows_of_another_width(path):
+    width = lambda t: {n: v[:, :2] if v.ndim == 2 else v for n, v in t.items()}
+    rewritten(path, width)
+    return "has rows of 2 float32, and the table 'users' has rows of 3 float32"
+
+
+def empty_file(path):
+    file = next(iter(path.glob("shard-00001*dense*")))
+    file.write_bytes(b"")
+    resealed(path, None)
+    return "is no piece of a shard"
+
+
+@pytest.mark.parametrize(
+    "break_",
+    [
+        *(torn, damaged, gone, others, wider, twice, shorter, chunkless, chunk_of_nothing),
+        *(chunk_that_is_short, rows_of_nothing, rows_of_another_width, empty_file),
+    ],
+)
 def test_what_is_no_whole_checkpoint_is_one_named_error(trained, tmp_path, break_):
     path = shutil.copytree(trained.checkpoint, tmp_path / trained.checkpoint.name)
     told = break_(path)
