@@ -40,6 +40,7 @@ FOLDERS = [
     "scheduler",
     "scheduler.asking",
     "scheduler.simulator",
+    "serve",
     "wire",
     "worker",
     "worker.group",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import random
 import re
 import shutil
@@ -22,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
 
 from ..common import storage
 from ..common.errors import CheckpointError, EdlError
+from ..common.pieces import decode
 from ..common.settings import JobSettings
 from .controller import Answer, Hit
 from .faults import Fault
@@ -313,7 +312,7 @@ def counted(
     for record in manifest.files:
         if not record.name.endswith(".safetensors"):
             continue
-        tensors, about = _piece(storage.read_checked(manifest, record))
+        tensors, about = decode(storage.read_checked(manifest, record))
         if (table := tables.get(about.get("rows", ""))) is not None:
             table[tensors["ids"]] += tensors["weight"][:, 0]
         for number, (name, *_) in enumerate(about.get("chunks", ())):
@@ -348,9 +347,3 @@ def taught_of(
 
 def _sum(missing: np.ndarray[Any, np.dtype[np.float64]]) -> int:
     return round(float(np.clip(missing, 0, None).sum()))
-
-
-def _piece(data: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the tensors of a checkpoint's file, and what they are (ps/snapshots/cut.py)."""
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return safetensors.numpy.load(data), json.loads(header["__metadata__"]["edl"])

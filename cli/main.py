@@ -18,6 +18,7 @@ from .. import __version__
 from ..common.errors import EdlError, UsageError
 from . import jobs, train
 from .chaos import chaos
+from .checkpoint import checkpoint
 from .cost import cost
 from .data import data
 from .doctor import doctor
@@ -143,7 +144,7 @@ for _command in (
     schedule,
     cost,
     doctor,
-    *(teach, registry, chaos, replay, zoo, data, kernels),
+    *(checkpoint, teach, registry, chaos, replay, zoo, data, kernels),
     *(completion, version),
 ):
     cli.add_command(_command)

@@ -132,7 +132,7 @@ def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
     said = say("resume")
     if given.get("checkpoint_dir_for_init"):
         raise UsageError(f"{said} and {say('checkpoint_dir_for_init')}: leave out one of them.")
-    directory = _newest_checkpoint(given["resume"], said)
+    directory = newest_checkpoint(given["resume"], said).directory
     before = storage.read_manifest(directory, checksums=False).books.get("settings")
     if not before:
         raise UsageError(
@@ -151,8 +151,8 @@ def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
     return {**kept, **given, "resume": str(directory)}
 
 
-def _newest_checkpoint(path: str, said: str) -> Path:
-    """Return the newest checkpoint of `path`.
+def newest_checkpoint(path: str, said: str, *, checksums: bool = True) -> storage.Manifest:
+    """Return the newest checkpoint of `path`, which `said` begins the error with.
 
     That is a checkpoint, a folder of them, or a job's folder. Raises UsageError.
     """
@@ -160,7 +160,7 @@ def _newest_checkpoint(path: str, said: str) -> Path:
     if (folder / "settings.json").exists():
         folder = _checkpoint_dir(folder)
     try:
-        return storage.load(folder).directory
+        return storage.load(folder, checksums=checksums)
     except CheckpointError as error:
         if paths.stands(Path(path)):
             raise UsageError(

@@ -246,30 +246,30 @@ def latest(checkpoint_dir: str | Path) -> Manifest | None:
     return newest_whole(_version_directories(checkpoint_dir))
 
 
-def newest_whole(directories: Sequence[Path]) -> Manifest | None:
+def newest_whole(directories: Sequence[Path], *, checksums: bool = True) -> Manifest | None:
     """Return the last of these that is a whole checkpoint.
 
     Those that are not are named in a warning.
     """
     for path in reversed(directories):
         try:
-            return read_manifest(path)
+            return read_manifest(path, checksums=checksums)
         except CheckpointError as error:
             log.warning("checkpoint skipped: %s", error)
     return None
 
 
-def load(path: str | Path) -> Manifest:
+def load(path: str | Path, *, checksums: bool = True) -> Manifest:
     """Return the checkpoint in a version's directory, or the newest whole one below a folder.
 
-    That folder is a checkpoint_dir.
+    That folder is a checkpoint_dir. Not `checksums`: of files only the sizes are compared.
 
     Raises CheckpointError where there is none, or where the version that is named is not whole.
     """
     path = Path(path)
     if _VERSION_NAME.fullmatch(path.name) or (path / MANIFEST).exists():
-        return read_manifest(path)
-    manifest = latest(path)
+        return read_manifest(path, checksums=checksums)
+    manifest = newest_whole(_version_directories(path), checksums=checksums)
     if manifest is None:
         raise CheckpointError(
             f"there is no complete checkpoint in {path}: name a checkpoint_dir, or a folder "

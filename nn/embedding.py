@@ -120,8 +120,8 @@ class Embedding(nn.Module):
         if self.source is None:
             raise DefinitionError(
                 f"The rows of table {self.name!r} live on the parameter servers, and no trainer is "
-                "connected: run the model by `edl train`, or in a plain loop call "
-                "edl.nn.attach(model, edl.nn.LocalRows(seed=0)) first."
+                "connected: run the model by `edl train`, load a trained one by edl.load, or in a "
+                "plain loop call edl.nn.attach(model, edl.nn.LocalRows(seed=0)) first."
             )
         ids = self._checked(ids)
         asked = _present(ids)

@@ -153,6 +153,21 @@ def difference(here: ModelSpec, there: ModelSpec) -> str:
     return "; ".join(parts)
 
 
+def another_model(directory: str, mine: ModelSpec, theirs: ModelSpec) -> str:
+    """Tell a user whose model is not the checkpoint's; whatever the optimizer is."""
+    told = difference(
+        dataclasses.replace(mine, optimizer=theirs.optimizer, seed=theirs.seed), theirs
+    )
+    theirs_dense = {tensor.name for tensor in theirs.dense}
+    if any(f"{table.name}.weight" in theirs_dense for table in mine.tables):
+        told += "; it was trained with --ps_embedding_threshold 0: say so here too"
+    return (
+        f"{directory} is a checkpoint of another model than the definition makes: {told} (here: "
+        "the definition, there: the checkpoint); give it the model and the --model_params that it "
+        "was trained with"
+    )
+
+
 _MOST_TOLD = 4  # of a model that is another one altogether
 
 

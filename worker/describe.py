@@ -24,11 +24,10 @@ from ..distill import cache
 from ..distill.kserve.link import check_addresses
 from ..model_zoo.check import check_definition
 from ..model_zoo.spec import SIGNATURES, Definition, load_definition
-from ..nn.model_spec import ModelSpec
+from ..nn.model_spec import ModelSpec, another_model
 from ..nn.optimizers import SGD, to_dict
 from ..nn.replace import prepare
 from ..proto import master_pb2 as pb
-from .group.checkpoint import another_model
 from .model import model_spec
 from .predictions import check_output
 

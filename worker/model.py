@@ -1,4 +1,4 @@
-"""The definition's model, whatever the strategy: its dense tensors, specification, compilation."""
+"""The model of a definition, compiled; what is dense of it is of nn/dense.py."""
 
 from __future__ import annotations
 
@@ -9,39 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..nn.embedding import Embedding, tables
-from ..nn.model_spec import DenseSpec, ModelSpec
-from ..nn.optimizers import Optimizer
+from ..nn.dense import dense_tensors, model_spec
+from ..nn.embedding import Embedding
+
+__all__ = ["compiled", "dense_tensors", "model_spec"]
 
 log = logging.getLogger(__name__)
-
-
-def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:
-    """Return the tensors that live on the servers: name -> (tensor, "parameter" or "buffer").
-
-    Integer buffers (BatchNorm's num_batches_tracked) stay with the worker: no value that `forward`
-    uses depends on them unless momentum is None. So do frozen parameters that are no floats.
-    """
-    found: dict[str, tuple[Tensor, str]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point():
-            found[name] = (parameter, "parameter")
-    persistent = set(model.state_dict(keep_vars=True))
-    for name, buffer in model.named_buffers():
-        if name in persistent and buffer.is_floating_point():
-            found[name] = (buffer, "buffer")
-    return found
-
-
-def model_spec(model: nn.Module, optimizer: Optimizer, seed: int) -> ModelSpec:
-    """Return what the servers must know of the model."""
-    dense = tuple(
-        DenseSpec(name, tuple(tensor.shape), kind)
-        for name, (tensor, kind) in dense_tensors(model).items()
-    )
-    return ModelSpec(dense, tuple(tables(model).values()), optimizer, seed)
 
 
 def compiled(model: nn.Module) -> Callable[..., Any]:

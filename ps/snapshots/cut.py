@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from ...common.errors import CheckpointError
 from ...common.foreign import must_be, parse
-from ...common.storage import FileRecord, Manifest, Part, read_checked, write_file
+from ...common.pieces import Tensors, decode, encode
+from ...common.storage import FileRecord, Manifest, read_checked, write_file
 from ...kernels.ids import sum_by_id
 from ...nn.model_spec import CHUNK_ELEMENTS, ModelSpec
 from ..books.aggregation import Update
@@ -40,10 +40,8 @@ from ..rows.optimizers import Floats, Ints, Rule, make_rule
 from ..rows.table import RowBlock
 
 PIECE_NBYTES = 64 << 20  # of one file; memory needed beside the store is about three of them
-Tensors = dict[str, NDArray[Any]]
 _FLOAT32, _UINT16, _INT64 = np.dtype(np.float32), np.dtype(np.uint16), np.dtype(np.int64)
 _NO_STEPS = np.zeros(1, np.int64)
-_KINDS = {"float32": "F32", "uint16": "U16", "int64": "I64"}  # as safetensors names them
 
 
 # -- Writing
@@ -107,20 +105,6 @@ def pieces(
         yield f"sums-table-{number:03d}", {"ids": ids, "sum": total}, {"row_sums": name}
 
 
-def encode(tensors: Tensors, about: dict[str, Any]) -> list[Part]:
-    """Return a file of safetensors, in parts: the arrays as they lie, without a copy."""
-    header: dict[str, Any] = {"__metadata__": {"edl": json.dumps(about)}}
-    begin, data = 0, list[Part]()
-    for name, values in tensors.items():
-        kind, end = _KINDS[values.dtype.name], begin + values.nbytes
-        header[name] = {"dtype": kind, "shape": values.shape, "data_offsets": [begin, end]}
-        data.append(memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8)))  # type: ignore[arg-type]
-        begin = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, *data]
-
-
 def _runs(chunks: Iterable[tuple[ChunkKey, Chunk]]) -> Iterator[list[tuple[ChunkKey, Chunk]]]:
     run: list[tuple[ChunkKey, Chunk]] = []
     nbytes = 0
@@ -182,15 +166,6 @@ def spec_of(model: dict[str, Any], where: Path | str) -> ModelSpec:
     except (ValueError, Invalid) as error:
         raise CheckpointError(f"{where} has no model that servers can hold: {error}") from error
     return spec
-
-
-def _decode(data: bytes) -> tuple[Tensors, dict[str, Any]]:
-    header_nbytes = int.from_bytes(data[:8], "little")  # safetensors: length, JSON header, data
-    header = parse(data[8 : 8 + header_nbytes])
-    must_be(header, {"__metadata__": {"edl": str}})
-    about = parse(header["__metadata__"]["edl"])
-    must_be(about, dict)
-    return safetensors.numpy.load(data), about
 
 
 def _merged_books(manifest: Manifest) -> ShardBooks:
@@ -261,7 +236,7 @@ class Parts:
     def _load(
         self, store: Store, data: bytes, insert_rows: Callable[[str, RowBlock], None]
     ) -> None:
-        tensors, about = _decode(data)
+        tensors, about = decode(data)
         if "chunks" in about:
             for key, chunk in self.chunks(tensors, about["chunks"]):
                 store.restorer.insert_chunk(key, chunk)

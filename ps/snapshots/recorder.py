@@ -29,6 +29,7 @@ import numpy as np
 
 from ...common import faults
 from ...common.errors import EdlError
+from ...common.pieces import encode
 from ...common.storage import FileRecord
 from ..books.dense import Chunk, ChunkKey
 from ..books.ledger import Entry
@@ -127,7 +128,7 @@ class Recorder:
                 pieces = iter(list(pieces))
                 store.pins.unpin_moment(moment)
             for name, tensors, about in pieces:
-                parts = snapshot.encode(tensors, about)
+                parts = encode(tensors, about)
                 name = f"{number:012d}.{name}.safetensors"
                 records.append(FileRecord(name, 0, ""))
                 records[-1] = self._folder.write(self._incarnation, name, *parts)

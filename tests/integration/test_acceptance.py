@@ -9,6 +9,7 @@ import signal
 
 import numpy as np
 import pytest
+import torch
 from tools.jobs import NO_RESTARTS, ZOO, Job, send, write_records
 from tools.servers import dense, table
 from tools.stage import Stage, counts, each, edl, owner, predictions, result
@@ -22,6 +23,7 @@ from edl.proto import master_pb2 as pb
 from edl.ps.books.ledger import Span
 from edl.ps.control import PsControl
 from edl.ps.worker_client import PsClient, PushOutcome
+from edl.serve.trained import load
 
 MINIBATCH = 16
 
@@ -348,6 +350,10 @@ def test_a15_predict_writes_outputs_in_record_order_of_unseen_records_too(traine
     everything = np.concatenate([rows, first])
     found = predictions(tmp_path / "out")
     np.testing.assert_allclose(found, everything @ weight + bias, rtol=1e-4, atol=1e-5)
+    loaded = load(trained.checkpoint())  # docs/using.md: the same, without a job
+    with torch.no_grad():
+        here = loaded({"record": torch.arange(RECORDS + unseen)})
+    np.testing.assert_allclose(here.numpy(), found, rtol=1e-5, atol=1e-6)
 
 
 def test_a15_get_model_steps_pulls_the_dense_values_every_so_many_minibatches(tmp_path):

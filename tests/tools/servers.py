@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from edl.common import storage
 from edl.common.identity import Identity
+from edl.common.pieces import decode
 from edl.nn.model_spec import ModelSpec
 from edl.ps.books.aggregation import Policy
 from edl.ps.books.slots import SlotMap
@@ -23,14 +25,18 @@ TOKEN = "a token"
 
 
 @contextmanager
-def serving(num_servers: int, spec: ModelSpec, policy: Policy | None = None) -> Iterator[PsClient]:
-    """Yield a client of `num_servers` empty servers."""
-    servers = []
-    for index in range(num_servers):
-        store = Store(
-            index=index, slot_map=SlotMap(num_servers), policy=policy or Policy(staleness=0)
-        )
-        servers.append(Listeners(ParameterServerServicer(index, store), Identity(TOKEN)))
+def serving(
+    num_servers: int,
+    spec: ModelSpec,
+    policy: Policy | None = None,
+    stores: Sequence[Store] | None = None,
+) -> Iterator[PsClient]:
+    """Yield a client of `num_servers` empty servers, or of those of these stores."""
+    if stores is None:
+        stores = empty(num_servers, policy)
+    servers = [
+        Listeners(ParameterServerServicer(store.index, store), Identity(TOKEN)) for store in stores
+    ]
     client = PsClient([server.address for server in servers], spec, token=TOKEN)
     try:
         yield client
@@ -38,6 +44,32 @@ def serving(num_servers: int, spec: ModelSpec, policy: Policy | None = None) -> 
         client.close()
         for server in servers:
             server.close()
+
+
+def empty(num_servers: int, policy: Policy | None = None) -> list[Store]:
+    """Return the stores of so many shards, which know no model yet."""
+    return [
+        Store(index=index, slot_map=SlotMap(num_servers), policy=policy or Policy(staleness=0))
+        for index in range(num_servers)
+    ]
+
+
+def write_checkpoint(
+    stores: Sequence[Store], directory: Path, books: dict[str, Any] | None = None
+) -> Path:
+    """Write the state of stores that rest as a checkpoint; return its folder."""
+    files = []
+    for store in stores:
+        store.pins.freeze("saved", 10.0)
+        pinned, _ = store.pins.pin("saved", {}, 10.0)
+        assert pinned, "the store knows no model"
+        written, version = snapshot.write(store, "saved", directory)
+        files += written
+        store.pins.unpin("saved")
+    storage.write_manifest(
+        directory, version=version, num_shards=len(stores), num_slots=1024, files=files, books=books
+    )
+    return directory
 
 
 def restored(checkpoint: str | Path) -> Store:
@@ -54,7 +86,7 @@ def table(checkpoint: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     for record in manifest.files:
         if not record.name.endswith(".safetensors"):
             continue
-        tensors, about = snapshot._decode(storage.read_checked(manifest, record))
+        tensors, about = decode(storage.read_checked(manifest, record))
         if about.get("rows") == name:
             ids.append(tensors["ids"])
             rows.append(tensors["weight"])

@@ -6,7 +6,6 @@ optimizer's state of it; a header of JSON has what else there is.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from ...common.errors import CheckpointError
 from ...common.storage import FileRecord, load, read_checked, write_file
-from ...nn.model_spec import CHUNK_ELEMENTS, ModelSpec, difference
+from ...nn.model_spec import CHUNK_ELEMENTS, ModelSpec, another_model
 from . import optimizer_state
 from .cuts import Held
 
@@ -96,21 +95,6 @@ def fresh_state(spec: ModelSpec, state: str, weight: Tensor) -> Tensor:
     return torch.full_like(weight, initial if state == "sum" else 0.0)
 
 
-def another_model(directory: str, mine: ModelSpec, theirs: ModelSpec) -> str:
-    """Tell a user whose model is not the checkpoint's; whatever the optimizer is."""
-    told = difference(
-        dataclasses.replace(mine, optimizer=theirs.optimizer, seed=theirs.seed), theirs
-    )
-    theirs_dense = {tensor.name for tensor in theirs.dense}
-    if any(f"{table.name}.weight" in theirs_dense for table in mine.tables):
-        told += "; it was trained with --ps_embedding_threshold 0: say so here too"
-    return (
-        f"{directory} is a checkpoint of another model than the definition makes: {told} (here: "
-        "the definition, there: the checkpoint); give it the model and the --model_params that it "
-        "was trained with"
-    )
-
-
 def portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what safetensors can hold: complex numbers as pairs, none in another's memory."""
     found: dict[str, Tensor] = {}
@@ -138,10 +122,3 @@ def chunks_of(tensor: Tensor) -> list[Tensor]:
     """Return the servers' chunks of a dense tensor: copies, float32, on the CPU."""
     flat = tensor.detach().to("cpu", torch.float32).reshape(-1)
     return [part.clone() for part in torch.split(flat, CHUNK_ELEMENTS)]
-
-
-@torch.no_grad()
-def put_chunk(tensor: Tensor, chunk: int, values: Tensor) -> None:
-    """Give a tensor the values of its `chunk`-th chunk."""
-    place = tensor.detach().reshape(-1)[chunk * CHUNK_ELEMENTS : (chunk + 1) * CHUNK_ELEMENTS]
-    place.copy_(values)

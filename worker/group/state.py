@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from ...common.errors import CheckpointError
 from ...common.storage import FileRecord
+from ...nn.dense import dense_tensors, put_chunk
 from ...nn.local import torch_optimizer
 from ...nn.model_spec import ModelSpec
 from ...nn.optimizers import learning_rate
-from ..model import dense_tensors
 from . import optimizer_state
 from .checkpoint import (
     STATE,
@@ -30,7 +30,6 @@ from .checkpoint import (
     fresh_state,
     loaded,
     portable,
-    put_chunk,
     stored,
     write_chunks,
     write_header,

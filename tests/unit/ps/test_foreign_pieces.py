@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from edl.common.errors import CheckpointError
+from edl.common.pieces import encode
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy
@@ -34,12 +35,12 @@ def rows(**changed):
         "ids": np.arange(4), "weight": floats(4, 2), f"state.{STATE}": floats(4, 2),
         "steps": np.ones(4, np.int64),
     }  # fmt: skip
-    return snapshot.encode({**tensors, **changed}, {"rows": "t"})
+    return encode({**tensors, **changed}, {"rows": "t"})
 
 
 def chunk(about=("w", 0, 1, 1), **changed):
     tensors = {"0.value": floats(3), f"0.state.{STATE}": floats(3)}
-    return snapshot.encode({**tensors, **changed}, {"chunks": [list(about)]})
+    return encode({**tensors, **changed}, {"chunks": [list(about)]})
 
 
 def header(text):
@@ -71,9 +72,9 @@ def test_what_a_server_writes_is_loaded():
         (lambda: rows(steps=np.ones(1, np.int64)), r"steps is int64\[1\]"),
         (lambda: rows(steps=np.full(4, -1)), "a row of 't' has had -1 updates"),
         (lambda: rows(**{f"state.{STATE}": floats(4)}), r"state\.\w+ is float32\[4\]"),
-        (lambda: snapshot.encode({"ids": np.arange(4)}, {"rows": "t"}), "it has no 'weight'"),
-        (lambda: snapshot.encode({"ids": np.arange(4)}, {"rows": "other"}), "no table 'other'"),
-        (lambda: snapshot.encode({"ids": np.arange(4)}, {"rows": [1]}), "no table"),
+        (lambda: encode({"ids": np.arange(4)}, {"rows": "t"}), "it has no 'weight'"),
+        (lambda: encode({"ids": np.arange(4)}, {"rows": "other"}), "no table 'other'"),
+        (lambda: encode({"ids": np.arange(4)}, {"rows": [1]}), "no table"),
         (lambda: chunk(**{"0.value": floats(2)}), r"0\.value is float32\[2\], not float32\[3\]"),
         (lambda: chunk(**{f"0.state.{STATE}": floats(9)}), r"0\.state\.\w+ is float32\[9\]"),
         (lambda: chunk(("w", 1, 1, 1)), "no chunk 1 of 'w'"),

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from edl.common import storage
 from edl.common.errors import CheckpointError, EdlError, UsageError
+from edl.common.pieces import decode
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy, Update
@@ -177,7 +178,7 @@ def test_what_was_not_written_since_is_not_in_a_delta(folder):
 
     found = {}
     for record in link.files:
-        found |= snapshot._decode(folder.read_checked("a", record))[0]
+        found |= decode(folder.read_checked("a", record))[0]
     np.testing.assert_array_equal(ids, np.sort(found["ids"]))
     assert ["0.value"] == [name for name in found if name.endswith("value")]
 

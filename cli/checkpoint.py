@@ -1,0 +1,152 @@
+"""`edl checkpoint`: what a checkpoint holds, for people and for other programs.
+
+Whatever is wrong with one is one sentence and the exit code 2: it is what the user named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..common.errors import CheckpointError, UsageError
+from .output import Function, is_drawn, outputs, print_report
+from .place import complete_jobs
+
+if TYPE_CHECKING:
+    from ..serve.checkpoint import Checkpoint
+
+_SHOWN = 20  # rows of a table on a screen
+
+
+def _named(name: str) -> Callable[[Function], Function]:
+    return click.argument(name, metavar=name.upper(), shell_complete=complete_jobs)
+
+
+@contextlib.contextmanager
+def _opened(*names: str, checksums: bool = True) -> Iterator[list[Checkpoint]]:
+    from ..serve.checkpoint import open_checkpoint
+
+    try:
+        yield [open_checkpoint(name, checksums=checksums) for name in names]
+    except CheckpointError as error:
+        raise UsageError(str(error)) from error
+
+
+@click.group()
+def checkpoint() -> None:
+    """Checkpoints: show one, read its rows, compare two, convert one to files for others.
+
+    CHECKPOINT is a folder version-..., a folder of such (the newest that is whole is taken), or a
+    job's name or folder.
+    """
+
+
+@checkpoint.command()
+@_named("checkpoint")
+@click.option("--verify", is_flag=True, help="Compare each file with its sha256 too.")
+@outputs()
+def show(checkpoint: str, verify: bool, output: str) -> None:
+    """Show what is in a checkpoint: version, job, definition, tensors, tables, optimizer."""
+    from ..jobs.job import Report
+    from ..serve import told
+
+    with _opened(checkpoint, checksums=verify) as (found,):
+        about = found.about
+    print_report(Report(about, lambda wide: told.shown(about, wide)), output)
+
+
+@checkpoint.command()
+@_named("checkpoint")
+@click.argument("table")
+@click.option("--ids", metavar="ID,...", help="Only the rows of these ids.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write them, with the optimizer's state: FILE.parquet, FILE.safetensors or FILE.npz.",
+)
+@outputs()
+def rows(checkpoint: str, table: str, ids: str | None, out: Path | None, output: str) -> None:
+    """Show the rows of a table, or write them to a file."""
+    from ..jobs.job import Report
+    from ..serve import told
+    from ..serve.convert import write_rows
+    from ..serve.rows import rows as read
+
+    wanted = _ids(ids) if ids is not None else None
+    with _opened(checkpoint) as (found,):
+        there = read(found, table, wanted)
+    lacking = sorted({*(wanted or ())} - {*there.ids.tolist()})
+    if out is not None:
+        write_rows(there, out)
+        click.echo(f"{len(there)} rows of {table!r} are in {out}")
+    else:
+        most = len(there) if wanted is not None else _SHOWN
+        listed = told.rows(there, most)
+        print_report(Report(listed, lambda wide: told.rows_table(listed, wide)), output)
+        if is_drawn(output) and len(there) > most:
+            click.echo(f"{len(there)} rows in all: --out FILE writes them, --ids chooses some.")
+    if lacking and (out is not None or is_drawn(output)):
+        click.echo(
+            f"Not in the table: {', '.join(map(str, lacking))}. A model reads the first values "
+            "that their rows would be made with.",
+            err=True,
+        )
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--ids {text}: write whole numbers, with commas between them.") from error
+    if beyond := [i for i in found if not -(2**63) <= i < 2**63]:
+        raise UsageError(f"--ids {beyond[0]}: an id has 64 bits.")
+    return found
+
+
+@checkpoint.command()
+@_named("a")
+@_named("b")
+@outputs()
+def diff(a: str, b: str, output: str) -> int:
+    """Compare two checkpoints; exit code 1 where values or rows differ.
+
+    The optimizer's state is not looked at.
+    """
+    from ..jobs.job import Report
+    from ..serve import told
+    from ..serve.compare import compare
+
+    with _opened(a, b) as (one, other):
+        found = compare(one, other)
+    print_report(Report(found, lambda wide: told.differences(found, wide)), output)
+    return 0 if found["same"] else 1
+
+
+@checkpoint.command()
+@_named("checkpoint")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--rows",
+    "form",
+    type=click.Choice(["parquet", "safetensors"]),
+    default="parquet",
+    show_default=True,
+    help="Files of the tables.",
+)
+@click.option("--state", is_flag=True, help="The optimizer's state too.")
+def convert(checkpoint: str, out: Path, form: str, state: bool) -> None:
+    """Write a checkpoint as files for others into a new folder OUT.
+
+    dense.safetensors has the dense values by the model's names, TABLE.parquet (or
+    TABLE.safetensors) the rows of each table, about.json what the checkpoint says of itself.
+    """
+    from ..serve import convert as convert_
+
+    with _opened(checkpoint) as (found,):
+        folder = convert_.convert(found, out, form, state)
+    click.echo(f"wrote {folder}: {', '.join(sorted(file.name for file in folder.iterdir()))}")

@@ -1,0 +1,126 @@
+"""`edl.load`: a trained model in plain torch, with its tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..common.errors import CheckpointError, DefinitionError, UsageError
+from ..model_zoo.spec import load_definition
+from ..nn.dense import dense_tensors, model_spec
+from ..nn.embedding import Embedding, attach
+from ..nn.model_spec import another_model
+from ..nn.replace import prepare
+from .checkpoint import Checkpoint, open_checkpoint
+from .rows import Lookup
+
+Made = nn.Module | Callable[[], nn.Module]
+
+
+class StoredRows:
+    """A RowSource of a checkpoint's tables: what was trained, and first values of other ids."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Sort the ids of all tables. Raises CheckpointError where a file is not as it must be."""
+        self.tables = {
+            spec.name: Lookup(spec, checkpoint.spec.seed, checkpoint.rows(spec.name))
+            for spec in checkpoint.spec.tables
+        }
+
+    def rows(self, table: Embedding, ids: Tensor) -> Tensor:
+        unique, inverse = np.unique(ids.detach().cpu().numpy().reshape(-1), return_inverse=True)
+        found = torch.from_numpy(self.tables[table.name].rows(unique)).to(ids.device)
+        places = torch.from_numpy(inverse.reshape(-1)).to(ids.device)
+        return functional.embedding(places, found).reshape(*ids.shape, table.dim)
+
+
+def load(
+    checkpoint: str | Path,
+    definition: str | Path | Made | None = None,
+    *,
+    model_params: Mapping[str, Any] | None = None,
+    model_zoo: str = "",
+    device: str | torch.device = "cpu",
+    checksums: bool = True,
+) -> nn.Module:
+    """Return the trained model in plain torch, in evaluation mode, with its tables.
+
+    `checkpoint`: a checkpoint of any strategy and any number of shards, a folder of them, or a
+    job's name or folder (the newest that is whole is taken). `definition`: as --model_def, or a
+    model, or a function that makes one; None: the one that it was trained with, with its
+    `model_params`.
+
+    Rows are mapped, not read: they come into memory when they are asked for. An id that was never
+    trained has the row that the job would answer. A copy of the model has no tables: load it again.
+    `checksums`: see open_checkpoint.
+
+    Raises EdlError: no checkpoint that is whole, another model's, a definition that is not there.
+    """
+    found = open_checkpoint(checkpoint, checksums=checksums)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(found.spec.seed)  # what is in no checkpoint is as a worker has it
+        model = _made(found, definition, model_params, model_zoo)
+        # What has trained as a dense tensor is no table, however big; all else is one.
+        prepare(model, 1, {tensor.name for tensor in found.spec.dense})
+    mine = model_spec(model, found.spec.optimizer, found.spec.seed)
+    if (mine.dense, mine.tables) != (found.spec.dense, found.spec.tables):
+        raise CheckpointError(another_model(str(found.directory), mine, found.spec))
+    values, tensors = found.dense(), dense_tensors(model)
+    with torch.no_grad():
+        for name, (tensor, _) in tensors.items():
+            tensor.copy_(torch.from_numpy(values[name]))
+    model.to(_device(device))
+    attach(model, StoredRows(found))
+    return model.eval()
+
+
+def _device(wanted: str | torch.device) -> torch.device:
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise UsageError(f"device={wanted!r} is none that torch knows: {error}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device={wanted!r}, but torch sees no CUDA device here: use 'cpu'")
+    return device
+
+
+def _made(
+    checkpoint: Checkpoint,
+    definition: str | Path | Made | None,
+    params: Mapping[str, Any] | None,
+    model_zoo: str,
+) -> nn.Module:
+    """Make the model, with values of no meaning. Raises DefinitionError, UsageError."""
+    if isinstance(definition, nn.Module) or callable(definition):
+        if params is not None or model_zoo:
+            raise UsageError("model_params and model_zoo are of a definition that is named")
+        model = definition if isinstance(definition, nn.Module) else definition()
+        if not isinstance(model, nn.Module):
+            raise DefinitionError(f"the definition made a {type(model).__name__}, no nn.Module")
+        return model
+    settings = checkpoint.settings
+    name = str(definition or settings.get("model_def") or "")
+    if not name:
+        raise UsageError(
+            f"{checkpoint.directory} does not say by which definition it was trained: give "
+            "definition=, as --model_def was"
+        )
+    if params is None:  # those that the tensors have their shapes from
+        params = settings.get("model_params") or {}
+    zoo = model_zoo or str(settings.get("model_zoo") or "")
+    try:
+        return load_definition(name, zoo, params, training=False).model()
+    except DefinitionError as error:
+        if definition is not None:
+            raise
+        raise DefinitionError(
+            f"{checkpoint.directory} was trained by the definition {json.dumps(name)}: {error} "
+            "(or name another by definition=)"
+        ) from error
