@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from .hashing import hash64
 from .metrics import AUC, Accuracy, LogLoss, Mean, MeanSquaredError, Metric
-from .optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Constant, Cosine, StepDecay
+from .optimizers import FTRL, SGD, Adagrad, Adam, AdamW
+from .schedules import (
+    Constant,
+    Cosine,
+    Exponential,
+    MultiStep,
+    OneCycle,
+    Polynomial,
+    StepDecay,
+    Table,
+    Warmup,
+    sampled,
+)
 
 if TYPE_CHECKING:
     from .embedding import PADDING, Embedding, RowSource, attach, tables
@@ -41,16 +53,23 @@ __all__ = [
     "Constant",
     "Cosine",
     "Embedding",
+    "Exponential",
     "LocalRows",
     "LogLoss",
     "Mean",
     "MeanSquaredError",
     "Metric",
+    "MultiStep",
+    "OneCycle",
+    "Polynomial",
     "RowSource",
     "StepDecay",
+    "Table",
+    "Warmup",
     "attach",
     "hash64",
     "replace_big_embeddings",
+    "sampled",
     "tables",
     "torch_optimizer",
 ]

@@ -8,55 +8,13 @@ spec is plain data and imports no torch. `lr` is a number or a schedule of the s
 from __future__ import annotations
 
 import dataclasses
-import math
 import numbers
 from dataclasses import dataclass
 from typing import Any
 
 from ..common.errors import DefinitionError
-
-
-@dataclass(frozen=True)
-class Constant:
-    """The same learning rate for ever."""
-
-    lr: float
-
-    def at(self, _version: int) -> float:
-        return self.lr
-
-
-@dataclass(frozen=True)
-class StepDecay:
-    """lr * gamma ** (version // step_size), as torch.optim.lr_scheduler.StepLR."""
-
-    lr: float
-    step_size: int
-    gamma: float = 0.1
-
-    def at(self, version: int) -> float:
-        return self.lr * self.gamma ** (version // self.step_size)
-
-
-@dataclass(frozen=True)
-class Cosine:
-    """Half a cosine from lr to min_lr over total_steps, after a linear warm-up."""
-
-    lr: float
-    total_steps: int
-    warmup_steps: int = 0
-    min_lr: float = 0.0
-
-    def at(self, version: int) -> float:
-        if version < self.warmup_steps:
-            return self.lr * (version + 1) / self.warmup_steps
-        done = (version - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
-        return self.min_lr + (self.lr - self.min_lr) * 0.5 * (
-            1 + math.cos(math.pi * min(1.0, done))
-        )
-
-
-Schedule = Constant | StepDecay | Cosine
+from . import schedules
+from .schedules import Schedule
 
 
 class _Spec:
@@ -71,8 +29,8 @@ class _Spec:
         if isinstance(lr, bool) or not isinstance(lr, numbers.Real):
             raise DefinitionError(
                 f"{type(self).__name__}(lr={_told(lr)}): lr is a number or a schedule of edl.nn, "
-                f"{', '.join(_SCHEDULES)}, which the servers can follow; no function, and no "
-                "scheduler of torch"
+                f"{', '.join(schedules.SCHEDULES)}, which the servers can follow; no scheduler of "
+                "torch; a function of the version is lr=edl.nn.sampled(function, steps=N)"
             )
         object.__setattr__(self, "lr", float(lr))  # numpy's are none that JSON knows
 
@@ -136,7 +94,6 @@ class FTRL(_Spec):
 
 Optimizer = SGD | Adagrad | Adam | AdamW | FTRL
 OPTIMIZERS: dict[str, type[Optimizer]] = {c.__name__: c for c in (SGD, Adagrad, Adam, AdamW, FTRL)}
-_SCHEDULES = {c.__name__: c for c in (Constant, StepDecay, Cosine)}
 
 
 def _told(value: object) -> str:
@@ -153,15 +110,15 @@ def _told(value: object) -> str:
 def learning_rate(optimizer: Optimizer, version: int) -> float:
     """Return the learning rate of the step that takes `version` to `version + 1`."""
     lr = optimizer.lr
-    return lr.at(version) if isinstance(lr, Constant | StepDecay | Cosine) else float(lr)
+    return lr.at(version) if isinstance(lr, Schedule) else float(lr)
 
 
 def to_dict(optimizer: Optimizer) -> dict[str, Any]:
     """Return the spec ready for JSON; `from_dict` reads it back."""
     fields = {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
     lr = fields["lr"]
-    if isinstance(lr, Constant | StepDecay | Cosine):
-        fields["lr"] = {"schedule": type(lr).__name__, **dataclasses.asdict(lr)}
+    if isinstance(lr, Schedule):
+        fields["lr"] = schedules.to_dict(lr)
     return {"name": type(optimizer).__name__, **fields}
 
 
@@ -175,8 +132,7 @@ def from_dict(values: dict[str, Any]) -> Optimizer:
     if name not in OPTIMIZERS:
         raise DefinitionError(f"unknown optimizer {name!r}: choose from {sorted(OPTIMIZERS)}")
     if isinstance(fields["lr"], dict):
-        schedule = dict(fields["lr"])
-        fields["lr"] = _SCHEDULES[schedule.pop("schedule")](**schedule)
+        fields["lr"] = schedules.from_dict(fields["lr"])
     if "betas" in fields:
         fields["betas"] = tuple(fields["betas"])
     optimizer: Optimizer = OPTIMIZERS[name](**fields)
