@@ -8,8 +8,9 @@ spec is plain data and imports no torch. `lr` is a number or a schedule of the s
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.errors import DefinitionError
@@ -17,22 +18,54 @@ from . import schedules
 from .schedules import Schedule
 
 
+def _later(default: Any) -> Any:
+    """Return a field that older checkpoints lack: it is written where it is not the default."""
+    return field(default=default, metadata={"later": True})
+
+
 class _Spec:
-    """The base of all optimizers: a learning rate that can be told to the servers."""
+    """The base of all optimizers: numbers that can be told to the servers."""
 
     lr: float | Schedule
+    maximize: bool
 
     def __post_init__(self) -> None:
         lr: Any = self.lr
-        if isinstance(lr, Schedule):
-            return
-        if isinstance(lr, bool) or not isinstance(lr, numbers.Real):
+        if not isinstance(lr, Schedule) and (
+            isinstance(lr, bool) or not isinstance(lr, numbers.Real)
+        ):
             raise DefinitionError(
                 f"{type(self).__name__}(lr={_told(lr)}): lr is a number or a schedule of edl.nn, "
                 f"{', '.join(schedules.SCHEDULES)}, which the servers can follow; no scheduler of "
                 "torch; a function of the version is lr=edl.nn.sampled(function, steps=N)"
             )
-        object.__setattr__(self, "lr", float(lr))  # numpy's are none that JSON knows
+        for name in (f.name for f in dataclasses.fields(self)):  # type: ignore[arg-type]
+            value = getattr(self, name)
+            if name == "betas":
+                value = self._betas(value)
+            elif isinstance(getattr(type(self), name), bool):
+                value = bool(value)
+            elif not isinstance(value, Schedule):
+                value = self._number(name, value)
+            object.__setattr__(self, name, value)  # numpy's are none that JSON knows
+
+    def _number(self, name: str, value: Any) -> float:
+        good = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not good or not math.isfinite(value):
+            raise DefinitionError(f"{type(self).__name__}: {name} is a number, not {value!r}")
+        return float(value)
+
+    def _betas(self, value: Any) -> tuple[float, float]:
+        try:
+            beta1, beta2 = value
+        except (TypeError, ValueError):
+            raise DefinitionError(
+                f"{type(self).__name__}: betas are two numbers, not {value!r}"
+            ) from None
+        betas = self._number("betas", beta1), self._number("betas", beta2)
+        if not all(0 <= beta < 1 for beta in betas):
+            raise DefinitionError(f"{type(self).__name__}: betas are from 0 to below 1")
+        return betas
 
 
 @dataclass(frozen=True)
@@ -44,16 +77,35 @@ class SGD(_Spec):
     dampening: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+    maximize: bool = _later(False)
 
 
 @dataclass(frozen=True)
 class Adagrad(_Spec):
-    """torch.optim.Adagrad (without lr_decay: use a schedule)."""
+    """torch.optim.Adagrad; lr_decay counts the updates of each row for itself."""
 
     lr: float | Schedule = 1e-2
     weight_decay: float = 0.0
     initial_accumulator_value: float = 0.0
     eps: float = 1e-10
+    lr_decay: float = _later(0.0)
+    maximize: bool = _later(False)
+
+
+@dataclass(frozen=True)
+class RowWiseAdagrad(_Spec):
+    """Adagrad with one number of state a row, as torchrec's EXACT_ROWWISE_ADAGRAD.
+
+    Per row: sum += mean(g^2); w -= lr * g / (sqrt(sum) + eps). An element of a dense tensor is a
+    row of its own: there it is torch.optim.Adagrad.
+    """
+
+    lr: float | Schedule = 1e-2
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+    lr_decay: float = 0.0
+    maximize: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +117,7 @@ class Adam(_Spec):
     eps: float = 1e-8
     weight_decay: float = 0.0
     amsgrad: bool = False
+    maximize: bool = _later(False)
 
 
 @dataclass(frozen=True)
@@ -76,24 +129,142 @@ class AdamW(_Spec):
     eps: float = 1e-8
     weight_decay: float = 1e-2
     amsgrad: bool = False
+    maximize: bool = _later(False)
+
+
+@dataclass(frozen=True)
+class NAdam(_Spec):
+    """torch.optim.NAdam: Adam with Nesterov's momentum."""
+
+    lr: float | Schedule = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum_decay: float = 4e-3
+    decoupled_weight_decay: bool = False
+    maximize: bool = False
+
+
+@dataclass(frozen=True)
+class RAdam(_Spec):
+    """torch.optim.RAdam: Adam whose first steps are not divided by a variance of few samples."""
+
+    lr: float | Schedule = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled_weight_decay: bool = False
+    maximize: bool = False
+
+
+@dataclass(frozen=True)
+class Adamax(_Spec):
+    """torch.optim.Adamax: Adam with the greatest gradient so far instead of the variance."""
+
+    lr: float | Schedule = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    maximize: bool = False
+
+
+@dataclass(frozen=True)
+class RMSprop(_Spec):
+    """torch.optim.RMSprop, centered and with momentum too."""
+
+    lr: float | Schedule = 1e-2
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+    maximize: bool = False
+
+
+@dataclass(frozen=True)
+class Adadelta(_Spec):
+    """torch.optim.Adadelta."""
+
+    lr: float | Schedule = 1.0
+    rho: float = 0.9
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+    maximize: bool = False
+
+
+@dataclass(frozen=True)
+class Lion(_Spec):
+    """Lion (Chen et al. 2023, "Symbolic discovery of optimization algorithms", program 1).
+
+    w -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * w);
+    m = beta2 * m + (1 - beta2) * g.
+    """
+
+    lr: float | Schedule = 1e-4
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = 0.0
+    maximize: bool = False
+
+
+@dataclass(frozen=True)
+class LAMB(_Spec):
+    """LAMB (You et al. 2020, "Large batch optimization for deep learning", algorithm 2).
+
+    u = Adam's m / (sqrt(v) + eps), corrected, + weight_decay * w; w -= lr * |w| / |u| * u, where
+    neither norm is 0 (else lr * u). The norms are of a row, and of a dense tensor, of which the
+    servers take each 1,048,576 elements for themselves.
+    """
+
+    lr: float | Schedule = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+    maximize: bool = False
+
+
+@dataclass(frozen=True)
+class GroupAdam(_Spec):
+    """Adam with sparse group lasso (Yue et al. 2021, arXiv 2107.14432, algorithm 2): rows become 0.
+
+    m and v as Adam's, corrected, a = sqrt(v) + eps; z += lr * m - (a - a before) * w; s = -z nearer
+    to 0 by lr * l1; w = 0 where |s| <= lr * l21 * sqrt(dim), else (1 - lr * l21 * sqrt(dim) / |s|)
+    * s / a. So without l1 and l21 it is Adam. The paper's z is this one by lr: a schedule then
+    moves weights no more than in Adam. `l21` is for rows of tables only.
+    """
+
+    lr: float | Schedule = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    l1: float = 0.0
+    l21: float = 0.0
+    maximize: bool = False
 
 
 @dataclass(frozen=True)
 class FTRL(_Spec):
     """FTRL-Proximal (McMahan et al. 2013, "Ad click prediction", algorithm 1).
 
-    Per coordinate: sigma = (sqrt(n + g^2) - sqrt(n)) / lr; z += g - sigma * w; n += g^2;
-    w = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((beta + sqrt(n)) / lr + l2).
+    Per coordinate: sigma = (sqrt(n + g^2) - sqrt(n)) / lr; z += g + 2 * l2_shrinkage * w - sigma *
+    w; n += g^2; w = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((beta + sqrt(n)) / lr + l2). It
+    is Keras's Ftrl with learning_rate_power -0.5; l2 here is twice Keras's.
     """
 
     lr: float | Schedule = 0.1
     beta: float = 1.0
     l1: float = 0.0
     l2: float = 0.0
+    l2_shrinkage: float = _later(0.0)
+    initial_accumulator_value: float = _later(0.0)
+    maximize: bool = _later(False)
 
 
-Optimizer = SGD | Adagrad | Adam | AdamW | FTRL
-OPTIMIZERS: dict[str, type[Optimizer]] = {c.__name__: c for c in (SGD, Adagrad, Adam, AdamW, FTRL)}
+OfMoments = Adam | AdamW | NAdam | RAdam | Adamax | LAMB | GroupAdam
+Optimizer = SGD | Adagrad | RowWiseAdagrad | RMSprop | Adadelta | Lion | FTRL | OfMoments
+_ALL = (
+    *(SGD, Adagrad, Adam, AdamW, FTRL, RMSprop, Adadelta, Adamax, NAdam, RAdam, Lion),
+    *(RowWiseAdagrad, LAMB, GroupAdam),
+)
+OPTIMIZERS: dict[str, type[Optimizer]] = {c.__name__: c for c in _ALL}
 
 
 def _told(value: object) -> str:
@@ -115,7 +286,11 @@ def learning_rate(optimizer: Optimizer, version: int) -> float:
 
 def to_dict(optimizer: Optimizer) -> dict[str, Any]:
     """Return the spec ready for JSON; `from_dict` reads it back."""
-    fields = {f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)}
+    fields = {
+        f.name: getattr(optimizer, f.name)
+        for f in dataclasses.fields(optimizer)
+        if not f.metadata or getattr(optimizer, f.name) != f.default
+    }
     lr = fields["lr"]
     if isinstance(lr, Schedule):
         fields["lr"] = schedules.to_dict(lr)
@@ -133,7 +308,5 @@ def from_dict(values: dict[str, Any]) -> Optimizer:
         raise DefinitionError(f"unknown optimizer {name!r}: choose from {sorted(OPTIMIZERS)}")
     if isinstance(fields["lr"], dict):
         fields["lr"] = schedules.from_dict(fields["lr"])
-    if "betas" in fields:
-        fields["betas"] = tuple(fields["betas"])
     optimizer: Optimizer = OPTIMIZERS[name](**fields)
     return optimizer
