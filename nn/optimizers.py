@@ -23,14 +23,20 @@ def _later(default: Any) -> Any:
     return field(default=default, metadata={"later": True})
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Spec:
-    """The base of all optimizers: numbers that can be told to the servers."""
+    """What all optimizers have: numbers that can be told to the servers.
 
-    lr: float | Schedule
-    maximize: bool
+    Gradients are clipped before they are used, by value as torch.nn.utils.clip_grad_value_ does,
+    and a row's by its norm as clip_grad_norm_ does; 0: they are not.
+    """
+
+    maximize: bool = _later(False)
+    clip_value: float = _later(0.0)
+    clip_row_norm: float = _later(0.0)
 
     def __post_init__(self) -> None:
-        lr: Any = self.lr
+        lr: Any = getattr(self, "lr")  # noqa: B009 which each of them has
         if not isinstance(lr, Schedule) and (
             isinstance(lr, bool) or not isinstance(lr, numbers.Real)
         ):
@@ -39,7 +45,7 @@ class _Spec:
                 f"{', '.join(schedules.SCHEDULES)}, which the servers can follow; no scheduler of "
                 "torch; a function of the version is lr=edl.nn.sampled(function, steps=N)"
             )
-        for name in (f.name for f in dataclasses.fields(self)):  # type: ignore[arg-type]
+        for name in (f.name for f in dataclasses.fields(self)):
             value = getattr(self, name)
             if name == "betas":
                 value = self._betas(value)
@@ -48,6 +54,8 @@ class _Spec:
             elif not isinstance(value, Schedule):
                 value = self._number(name, value)
             object.__setattr__(self, name, value)  # numpy's are none that JSON knows
+        if min(self.clip_value, self.clip_row_norm) < 0:
+            raise DefinitionError(f"{type(self).__name__}: clip above 0, or at 0 not at all")
 
     def _number(self, name: str, value: Any) -> float:
         good = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -77,7 +85,6 @@ class SGD(_Spec):
     dampening: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
-    maximize: bool = _later(False)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,6 @@ class Adagrad(_Spec):
     initial_accumulator_value: float = 0.0
     eps: float = 1e-10
     lr_decay: float = _later(0.0)
-    maximize: bool = _later(False)
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,6 @@ class RowWiseAdagrad(_Spec):
     initial_accumulator_value: float = 0.0
     eps: float = 1e-10
     lr_decay: float = 0.0
-    maximize: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,6 @@ class Adam(_Spec):
     eps: float = 1e-8
     weight_decay: float = 0.0
     amsgrad: bool = False
-    maximize: bool = _later(False)
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,6 @@ class AdamW(_Spec):
     eps: float = 1e-8
     weight_decay: float = 1e-2
     amsgrad: bool = False
-    maximize: bool = _later(False)
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,6 @@ class NAdam(_Spec):
     weight_decay: float = 0.0
     momentum_decay: float = 4e-3
     decoupled_weight_decay: bool = False
-    maximize: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,6 @@ class RAdam(_Spec):
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled_weight_decay: bool = False
-    maximize: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,6 @@ class Adamax(_Spec):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
-    maximize: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,6 @@ class RMSprop(_Spec):
     weight_decay: float = 0.0
     momentum: float = 0.0
     centered: bool = False
-    maximize: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,6 @@ class Adadelta(_Spec):
     rho: float = 0.9
     eps: float = 1e-6
     weight_decay: float = 0.0
-    maximize: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,6 @@ class Lion(_Spec):
     lr: float | Schedule = 1e-4
     betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = 0.0
-    maximize: bool = False
 
 
 @dataclass(frozen=True)
@@ -219,7 +216,6 @@ class LAMB(_Spec):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     weight_decay: float = 0.0
-    maximize: bool = False
 
 
 @dataclass(frozen=True)
@@ -237,7 +233,6 @@ class GroupAdam(_Spec):
     eps: float = 1e-8
     l1: float = 0.0
     l21: float = 0.0
-    maximize: bool = False
 
 
 @dataclass(frozen=True)
@@ -255,7 +250,6 @@ class FTRL(_Spec):
     l2: float = 0.0
     l2_shrinkage: float = _later(0.0)
     initial_accumulator_value: float = _later(0.0)
-    maximize: bool = _later(False)
 
 
 OfMoments = Adam | AdamW | NAdam | RAdam | Adamax | LAMB | GroupAdam

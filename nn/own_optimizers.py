@@ -18,6 +18,18 @@ def as_row(parameter: nn.Parameter) -> nn.Parameter:
     return parameter
 
 
+def clip(optimizer: torch.optim.Optimizer, value: float, row_norm: float) -> None:
+    """Clip the gradients by value, and those of rows by their norm; 0: not at all."""
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            if weight.grad is None:
+                continue
+            if value:
+                weight.grad = weight.grad.clamp(-value, value)
+            if row_norm and getattr(weight, "is_row", False):
+                nn.utils.clip_grad_norm_([weight], row_norm)
+
+
 class _Own(torch.optim.Optimizer):
     """The loop over parameters; `state["step"]` counts the updates of each, this one included."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numba import types
@@ -42,16 +42,16 @@ class Rule:
 
     `by_step` float32[T, 3]: what the formula is told of the updates that the row has had; the last
     line is for all that follow. `row_wise`: a state is one number a row. `chunks`: the rule of
-    dense chunks, where it is another one.
+    dense chunks, where it is another one. `spec`: what is done to gradients first.
     """
 
     state: dict[str, float]
     kind: int
     by_step: Floats
     _constants: Constants
-    maximize: bool = False
     row_wise: bool = False
     chunks: Rule | None = None
+    spec: specs.Optimizer = field(default_factory=specs.SGD)
 
     def width(self, dim: int) -> int:
         """Return the number of float32 that a state has beside a weight of `dim`."""
@@ -66,9 +66,17 @@ class Rule:
         values[: len(given)] = given
         return values
 
-    def signed(self, grads: Floats) -> Floats:
-        """Return the gradients of what is to become less."""
-        return -grads if self.maximize else grads
+    def prepared(self, grads: Floats) -> Floats:
+        """Return the gradients [n], or of rows [n, dim], of what becomes less, and clipped."""
+        if self.spec.maximize:
+            grads = -grads
+        if most := self.spec.clip_value:
+            grads = np.clip(grads, -np.float32(most), np.float32(most))
+        if (most := self.spec.clip_row_norm) and grads.ndim == 2:
+            norms = np.sqrt(np.einsum("ij,ij->i", grads, grads))
+            part = np.minimum(most / (norms + 1e-6), 1)
+            grads = grads * part.astype(np.float32)[:, None]
+        return grads
 
     def of_chunks(self, lr: float) -> ChunkStep:
         """Return a step at the rate `lr`, already modulated, for any number of dense chunks.
@@ -82,7 +90,7 @@ class Rule:
 
         def step(value: Floats, state: Sequence[Floats], steps: Ints, grad: Floats) -> None:
             if constants is not None:
-                kernel(value, *state, *absent, steps, self.signed(grad), constants, by_step)
+                kernel(value, *state, *absent, steps, self.prepared(grad), constants, by_step)
 
         return step
 
@@ -96,41 +104,43 @@ def _chunk_kernel(kind: int) -> Callable[..., None]:
 def make_rule(spec: specs.Optimizer) -> Rule:
     """Return the rule of an optimizer spec, its kernel for dense chunks compiled."""
     rule = _rule_of(spec)
-    _chunk_kernel((rule.chunks or rule).kind)
-    return rule
+    chunks = rule.chunks and replace(rule.chunks, spec=spec)
+    _chunk_kernel((chunks or rule).kind)
+    return replace(rule, chunks=chunks, spec=spec)
 
 
 def _rule_of(spec: specs.Optimizer) -> Rule:
-    up = spec.maximize
     match spec:
         case specs.SGD(momentum=keep, weight_decay=decay):
             if not keep:
-                return Rule({}, formulas.SGD, _NO_STEPS, lambda lr: (lr, decay), up)
+                return Rule({}, formulas.SGD, _NO_STEPS, lambda lr: (lr, decay))
             # torch's buffer begins as the first gradient, whatever the dampening
             by_step = np.array([(0, 1, 0), (keep, 1 - spec.dampening, 0)], np.float32)
             kind = formulas.NESTEROV if spec.nesterov else formulas.MOMENTUM
-            return Rule({"momentum": 0.0}, kind, by_step, lambda lr: (lr, decay, keep), up)
+            return Rule({"momentum": 0.0}, kind, by_step, lambda lr: (lr, decay, keep))
         case specs.Adagrad():
             return _adagrad(spec, "sum")
         case specs.RowWiseAdagrad(weight_decay=decay, eps=eps, lr_decay=slower):
             # One number per row of a table; an element of a dense tensor is a row of its own.
             chunks, kind = _adagrad(spec, "row_sum"), formulas.ROW_WISE_ADAGRAD
-            return Rule(chunks.state, kind, _NO_STEPS, _of(decay, eps, slower), up, True, chunks)
+            return Rule(
+                chunks.state, kind, _NO_STEPS, _of(decay, eps, slower), row_wise=True, chunks=chunks
+            )
         case specs.FTRL(beta=beta, l1=l1, l2=l2):
             state = {"z": 0.0, "n": spec.initial_accumulator_value}
             shrink = 2 * spec.l2_shrinkage
-            return Rule(state, formulas.FTRL, _NO_STEPS, _of(beta, l1, l2, shrink), up)
+            return Rule(state, formulas.FTRL, _NO_STEPS, _of(beta, l1, l2, shrink))
         case specs.RMSprop():
             return _rmsprop(spec)
         case specs.Adadelta(rho=rho, weight_decay=decay, eps=eps):
             state = {"square_avg": 0.0, "acc_delta": 0.0}
-            return Rule(state, formulas.ADADELTA, _NO_STEPS, _of(decay, rho, 1 - rho, eps), up)
+            return Rule(state, formulas.ADADELTA, _NO_STEPS, _of(decay, rho, 1 - rho, eps))
         case specs.Lion(betas=(keep1, keep2), weight_decay=decay):
 
             def lion(lr: float) -> Sequence[float]:
                 return lr, 1 - lr * decay, keep1, 1 - keep1, keep2, 1 - keep2
 
-            return Rule({"exp_avg": 0.0}, formulas.LION, _NO_STEPS, lion, up)
+            return Rule({"exp_avg": 0.0}, formulas.LION, _NO_STEPS, lion)
         case _:
             return _of_moments(spec)
 
@@ -143,7 +153,7 @@ def _adagrad(spec: specs.Adagrad | specs.RowWiseAdagrad, name: str) -> Rule:
     state = {name: spec.initial_accumulator_value}
     constants = _of(spec.weight_decay, spec.eps, spec.lr_decay)
     kind = formulas.ADAGRAD_DECAY if spec.lr_decay else formulas.ADAGRAD
-    return Rule(state, kind, _NO_STEPS, constants, spec.maximize)
+    return Rule(state, kind, _NO_STEPS, constants)
 
 
 def _rmsprop(spec: specs.RMSprop) -> Rule:
@@ -160,12 +170,12 @@ def _rmsprop(spec: specs.RMSprop) -> Rule:
     }[bool(spec.centered), spec.momentum != 0.0]
     keep = spec.alpha
     constants = _of(spec.weight_decay, keep, 1 - keep, spec.eps, spec.momentum)
-    return Rule(state, kind, _NO_STEPS, constants, spec.maximize)
+    return Rule(state, kind, _NO_STEPS, constants)
 
 
 def _of_moments(spec: specs.OfMoments) -> Rule:
     """Return the rule of an optimizer that has the mean of gradients and one of their squares."""
-    (beta1, beta2), eps, up = spec.betas, spec.eps, spec.maximize
+    (beta1, beta2), eps = spec.betas, spec.eps
     mean = {"exp_avg": 0.0}
     state = {**mean, "exp_avg_sq": 0.0}
     takes = 1 - beta1, beta2, 1 - beta2
@@ -173,17 +183,17 @@ def _of_moments(spec: specs.OfMoments) -> Rule:
         case specs.Adamax(weight_decay=decay):
             constants = _of(decay, 1 - beta1, beta2, eps)
             kind = formulas.ADAMAX
-            return Rule({**mean, "exp_inf": 0.0}, kind, _corrections(beta1, beta2), constants, up)
+            return Rule({**mean, "exp_inf": 0.0}, kind, _corrections(beta1, beta2), constants)
         case specs.LAMB(weight_decay=decay):
             constants = _of(decay, *takes, eps)
-            return Rule(state, formulas.LAMB, _corrections(beta1, beta2), constants, up)
+            return Rule(state, formulas.LAMB, _corrections(beta1, beta2), constants)
         case specs.GroupAdam(l1=l1, l21=l21):
             state["z"] = 0.0
             table = _corrections(beta1, beta2)
             table[1:, 2] = 1 / table[:-1, 1]
-            alone = Rule(state, formulas.GROUP_ADAM, table, _of(*takes, eps, l1, 0.0), up)
+            alone = Rule(state, formulas.GROUP_ADAM, table, _of(*takes, eps, l1, 0.0))
             constants = _of(*takes, eps, l1, l21)
-            return Rule(state, formulas.GROUP_ADAM, table, constants, up, chunks=alone)
+            return Rule(state, formulas.GROUP_ADAM, table, constants, chunks=alone)
     decay = spec.weight_decay
     decoupled = isinstance(spec, specs.AdamW) or getattr(spec, "decoupled_weight_decay", False)
 
@@ -200,7 +210,7 @@ def _of_moments(spec: specs.OfMoments) -> Rule:
             kind, table = formulas.ADAM, _corrections(beta1, beta2)
             if spec.amsgrad:
                 kind, state["max_exp_avg_sq"] = formulas.AMSGRAD, 0.0
-    return Rule(state, kind, table, adam, up)
+    return Rule(state, kind, table, adam)
 
 
 # -- Tables by step: what a formula is told of t, the number of the update, from 1 on

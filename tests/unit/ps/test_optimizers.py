@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from edl.nn import own_optimizers, schedules
 from edl.nn.local import torch_optimizer
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
-from edl.nn.optimizers import OPTIMIZERS, learning_rate
+from edl.nn.optimizers import OPTIMIZERS, SGD, Adagrad, RowWiseAdagrad, learning_rate
 from edl.ps.books.aggregation import Policy, Update
 from edl.ps.books.answers import Outcome
 from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
+from edl.ps.rows.optimizers import make_rule
 
 ROWS, DIM, ELEMENTS = 40, 5, 13
 LR = schedules.Warmup(schedules.MultiStep(0.05, (6, 12)), 4)
@@ -66,6 +67,8 @@ def specs():
             kind,
             lr=rates(),
             maximize=st.booleans(),
+            clip_value=st.sampled_from([0.0, 0.5]),
+            clip_row_norm=st.sampled_from([0.0, 1.0]),
             **options[name],
             **({"eps": st.floats(0.01, 0.1)} if name in eps else {}),
         )
@@ -119,6 +122,28 @@ def assert_a_store_is_torch(spec, steps):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_store_is_torch_under_a_schedule(name):
     assert_a_store_is_torch(OPTIMIZERS[name](lr=LR, maximize=True, **PLAIN.get(name, {})), 15)
+
+
+def test_gradients_are_clipped_as_torch_clips_them():
+    for spec in (SGD(0.1, clip_value=0.7), Adagrad(0.1, clip_row_norm=1.5, maximize=True)):
+        assert_a_store_is_torch(spec, 5)
+    assert_a_store_is_torch(RowWiseAdagrad(0.1, clip_value=0.5, clip_row_norm=0.9), 5)
+
+
+def test_clipping_is_that_of_torch_nn_utils():
+    """By hand, for both ends clip by the same words."""
+    grads = np.array([[3.0, 4.0], [0.3, 0.4]], np.float32)
+    weight = torch.nn.Parameter(torch.zeros(2))
+    for spec, clip in (
+        (SGD(clip_value=3.5), lambda: torch.nn.utils.clip_grad_value_([weight], 3.5)),
+        (SGD(clip_row_norm=2.0), lambda: torch.nn.utils.clip_grad_norm_([weight], 2.0)),
+    ):
+        found = make_rule(spec).prepared(grads)
+        for row, ours in zip(grads, found, strict=True):
+            weight.grad = torch.from_numpy(row.copy())
+            clip()
+            np.testing.assert_allclose(ours, weight.grad.numpy(), rtol=1e-6)
+    assert make_rule(SGD()).prepared(grads) is grads
 
 
 @pytest.mark.slow

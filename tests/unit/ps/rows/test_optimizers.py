@@ -22,8 +22,9 @@ ROWS, DIM = 12, 5
 
 def named(spec):
     """Return a case of torch's optimizer of the same name and options."""
-    fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec) if f.name != "lr"}
-    return spec, getattr(torch.optim, type(spec).__name__), fields
+    fields = dataclasses.asdict(spec)
+    theirs = {n: v for n, v in fields.items() if n != "lr" and not n.startswith("clip_")}
+    return spec, getattr(torch.optim, type(spec).__name__), theirs
 
 
 CASES = {
