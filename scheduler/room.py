@@ -128,8 +128,13 @@ def _whole(comes: Floats, slot: Floats | None) -> Floats:
 
 
 def _usable(free: Floats, pods: set[Resources]) -> Floats:
-    """Return what can be used of nodes: if all pods are of one size, only whole ones of it."""
+    """Return what can be used of nodes: if all pods are of one size, only whole ones of it.
+
+    What those ask nothing of is left whole for servers and masters.
+    """
+    everything = np.asarray(free.sum(axis=0))
     if len(pods) != 1:
-        return np.asarray(free.sum(axis=0))
+        return everything
     (pod,) = pods
-    return np.asarray(rooms(free, pod).sum() * amounts(pod))
+    asked = amounts(pod)
+    return np.where(asked > 0, rooms(free, pod).sum() * asked, everything)
