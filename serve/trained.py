@@ -15,6 +15,7 @@ from torch.nn import functional
 from ..common.errors import CheckpointError, DefinitionError, UsageError
 from ..model_zoo.spec import load_definition
 from ..nn.dense import dense_tensors, model_spec
+from ..nn.device import seed_step
 from ..nn.embedding import Embedding, attach
 from ..nn.model_spec import another_model
 from ..nn.replace import prepare
@@ -65,7 +66,9 @@ def load(
     """
     found = open_checkpoint(checkpoint, checksums=checksums)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(found.spec.seed)  # what is in no checkpoint is as a worker has it
+        seed_step(
+            found.spec.seed, torch.device("cpu")
+        )  # what is in no checkpoint is as a worker has it
         model = _made(found, definition, model_params, model_zoo)
         # What has trained as a dense tensor is no table, however big; all else is one.
         prepare(model, 1, {tensor.name for tensor in found.spec.dense})
