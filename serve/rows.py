@@ -161,6 +161,14 @@ def widened(weight: NDArray[Any], dtype: str) -> Values:
     return (weight.astype(np.uint32) << 16).view(np.float32)
 
 
+def narrowed(values: Values, dtype: str) -> NDArray[np.uint16]:
+    """Return the bits that a table of 16-bit rows keeps of these values."""
+    if dtype == "float16":
+        return values.astype(np.float16).view(np.uint16)
+    bits: NDArray[np.uint16] = (rounded(values, dtype).view(np.uint32) >> 16).astype(np.uint16)
+    return bits
+
+
 def rounded(values: Values, dtype: str) -> Values:
     """Return values as a table of this type would keep them: rounded to the nearest, ties to even.
 

@@ -66,9 +66,8 @@ def load(
     """
     found = open_checkpoint(checkpoint, checksums=checksums)
     with torch.random.fork_rng(devices=[]):
-        seed_step(
-            found.spec.seed, torch.device("cpu")
-        )  # what is in no checkpoint is as a worker has it
+        # What is in no checkpoint is as a worker has it.
+        seed_step(found.spec.seed, torch.device("cpu"))
         model = _made(found, definition, model_params, model_zoo)
         # What has trained as a dense tensor is no table, however big; all else is one.
         prepare(model, 1, {tensor.name for tensor in found.spec.dense})
