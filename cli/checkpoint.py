@@ -180,13 +180,11 @@ def convert(checkpoint: str, out: Path, form: str, state: bool) -> None:
 def make(
     model_def: str,
     out: Path,
-    model_zoo: str,
-    model_params: str,
     dense: Path | None,
     rows: tuple[str, ...],
     partial: bool,
-    ps_embedding_threshold: int | None,
     seed: int,
+    **flags: Any,
 ) -> None:
     """Make a checkpoint in a new folder OUT of values that were trained elsewhere.
 
@@ -207,11 +205,11 @@ def make(
         raise UsageError(
             "There is nothing to begin from: give --dense, or --rows without --partial."
         )
-    threshold = ps_embedding_threshold
+    threshold = flags["ps_embedding_threshold"]
     if threshold is None:
         threshold = JobSettings.ps_embedding_threshold
-    params = typed(model_params, dict[str, Any], "--model_params")
-    definition = load_definition(model_def, model_zoo, params)
+    params = typed(flags["model_params"], dict[str, Any], "--model_params")
+    definition = load_definition(model_def, flags["model_zoo"], params)
     given = make_.Given(dense, found, partial)
     made = make_.make(definition, given, out, threshold_bytes=threshold, seed=seed)
     click.echo(f"wrote {made}; next: edl train --checkpoint_dir_for_init {out}")
