@@ -26,20 +26,36 @@ Made = nn.Module | Callable[[], nn.Module]
 
 
 class StoredRows:
-    """A RowSource of a checkpoint's tables: what was trained, and first values of other ids."""
+    """A RowSource of a checkpoint's tables: what was trained, and first values of other ids.
+
+    Copies of a model share it. Pickled, it is the place of the checkpoint, which is opened again.
+    """
+
+    lasting = True  # for Embedding.__getstate__
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Sort the ids of all tables. Raises CheckpointError where a file is not as it must be."""
+        self._directory = checkpoint.directory.resolve()
         self.tables = {
             spec.name: Lookup(spec, checkpoint.spec.seed, checkpoint.rows(spec.name))
             for spec in checkpoint.spec.tables
         }
+
+    def __deepcopy__(self, _memo: object) -> StoredRows:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[Path], StoredRows], tuple[Path]]:
+        return _reopened, (self._directory,)
 
     def rows(self, table: Embedding, ids: Tensor) -> Tensor:
         unique, inverse = np.unique(ids.detach().cpu().numpy().reshape(-1), return_inverse=True)
         found = torch.from_numpy(self.tables[table.name].rows(unique)).to(ids.device)
         places = torch.from_numpy(inverse.reshape(-1)).to(ids.device)
         return functional.embedding(places, found).reshape(*ids.shape, table.dim)
+
+
+def _reopened(directory: Path) -> StoredRows:
+    return StoredRows(open_checkpoint(directory, checksums=False))
 
 
 def load(
@@ -59,7 +75,7 @@ def load(
     `model_params`.
 
     Rows are mapped, not read: they come into memory when they are asked for. An id that was never
-    trained has the row that the job would answer. A copy of the model has no tables: load it again.
+    trained has the row that the job would answer.
     `checksums`: see open_checkpoint.
 
     Raises EdlError: no checkpoint that is whole, another model's, a definition that is not there.
