@@ -15,13 +15,13 @@ FAST := $(addprefix tests/unit/, goodput chaos/test_schedule.py chaos/test_injec
 	$(patsubst %,cli/test_%.py, docs next_command view) \
 	$(patsubst %,common/test_%.py, foreign identity ids job_file log paths patience report resolve retry \
 		storage teacher_address values waits) \
-	$(patsubst %,data/test_%.py, csv csv_wild files formats missing open ranges readers recordio) \
+	$(patsubst %,data/test_%.py, csv csv_wild files formats missing open ranges readers recordio statistics) \
 	$(patsubst %,k8s/test_%.py, decide job keys manifests names observe report) \
 	$(patsubst %,launch/test_%.py, history rounds share state) \
 	$(patsubst %,master/test_%.py, books_machine foreign_books formats journal judge kept membership \
 		parking replicas scalars state status) master/books \
 	$(patsubst %,scheduler/test_%.py, objectives options placement policy) \
-	nn/test_hashing.py ps/books/test_aggregation.py ps/books/test_ledger.py ps/books/test_slots.py \
+	nn/test_hashing.py nn/test_preprocess.py ps/books/test_aggregation.py ps/books/test_ledger.py ps/books/test_slots.py \
 	$(patsubst %,worker/test_%.py, batch_rule batches leaving slices tasks))
 # For test-k8s: Kubernetes 1.20.2's programs. Without the file they are built from Debian's source.
 KUBERNETES_BINARIES ?= $(abspath $(lastword $(wildcard ../shared/cluster/kubernetes-*-linux-amd64.tar.zst)))

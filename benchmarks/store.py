@@ -41,8 +41,9 @@ from edl.nn import optimizers as specs
 from edl.nn.model_spec import TableSpec
 from edl.ps.rows import work as shared_work
 from edl.ps.rows.memory import huge_pages
-from edl.ps.rows.optimizers import constants_of, make_rule, step
+from edl.ps.rows.optimizers import make_rule
 from edl.ps.rows.passes import copy_row, prefetch_row
+from edl.ps.rows.step import RowAt, coefficients, constants_of, step
 from edl.ps.rows.table import Table
 
 BATCH = 100_000
@@ -320,13 +321,13 @@ def _gather_known(dim: int) -> Any:
 def _scatter_known(rule: int, dim: int, states: int) -> Any:
     def scatter(memory, stride, rows, grads, constants, by_step):  # type: ignore[no-untyped-def]
         base, g = np.int64(memory.ctypes.data), np.int64(grads.ctypes.data)
-        x, y, k = by_step[0, 0], by_step[0, 1], constants_of(constants)
+        told = coefficients(constants_of(constants), np.int64(by_step.ctypes.data), 0, 0)
         for i in range(len(rows)):
             if i + 32 < len(rows):
                 prefetch_row(base + rows[i + 32] * stride, 4 * dim * (1 + states))
             w = base + rows[i] * stride
             a = w + 4 * dim
-            step(rule, dim, w, a, a + 4 * dim, a + 8 * dim, g + 4 * dim * i, k, x, y)
+            step(rule, dim, RowAt(w, a, a + 4 * dim, a + 8 * dim, g + 4 * dim * i), told)
 
     return scatter
 

@@ -37,8 +37,9 @@ from edl.chaos.controller import Hit
 from edl.chaos.scene import Scene
 from edl.common.identity import Identity
 from edl.distill import DistillReader, Rules
-from edl.distill.alone import VARIABLE, serve
+from edl.distill.alone import serve
 from edl.distill.frames import Part
+from edl.registry.identity import VARIABLE
 
 EPOCHS, HEARTBEAT_S, END_S = 6, 1.0, 300.0
 KILL_AT = (120, 240)  # steps of both workers, of 384

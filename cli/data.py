@@ -1,9 +1,11 @@
-"""`edl data`: real data sets out of installed packages."""
+"""`edl data`: real data sets out of installed packages, and statistics of anybody's."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import CompletionItem
+
+from .analyze import analyze
 
 
 def _data_sets(
@@ -17,8 +19,10 @@ def _data_sets(
 
 @click.group()
 def data() -> None:
-    """Real data sets out of installed packages: list, prepare, verify."""
+    """Real data sets out of installed packages (list, prepare, verify); analyze takes any data."""
 
+
+data.add_command(analyze)
 
 _out = click.option("--out", type=click.Path(), metavar="DIR", help="Where prepared data lie.")
 

@@ -29,4 +29,4 @@ def kernels(optimizers: tuple[str, ...], dims: tuple[int, ...]) -> None:
             raise UsageError(f"--optimizer {name}: choose among {', '.join(OPTIMIZERS)}")
     click.echo("compiling, once for an installation:")
     for part, seconds in compile_ahead(optimizers or list(OPTIMIZERS), dims or DIMS):
-        click.echo(f"  {part:12} {seconds:5.1f} s")
+        click.echo(f"  {part:25} {seconds:5.1f} s")

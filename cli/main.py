@@ -27,7 +27,7 @@ from .launch import launch
 from .options import NAMES
 from .replay import replay
 from .schedule import schedule
-from .teach import teach
+from .teach import registry, teach
 from .zoo import zoo
 
 _OF_STDOUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
@@ -144,7 +144,7 @@ for _command in (
     schedule,
     cost,
     doctor,
-    *(checkpoint, teach, chaos, replay, zoo, data, kernels),
+    *(checkpoint, teach, registry, chaos, replay, zoo, data, kernels),
     *(completion, version),
 ):
     cli.add_command(_command)

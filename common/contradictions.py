@@ -10,7 +10,7 @@ from .criterion import criterion
 from .errors import UsageError
 from .locations import DATA, is_local
 from .settings import JobSettings, knobs, spellings
-from .teacher_address import served_at, split_addresses
+from .teacher_address import Served, parse, split_addresses
 
 # A DNS label, short enough that a replica's name, which begins with it, is one as well.
 _JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
@@ -259,10 +259,10 @@ def _check_teachers(settings: JobSettings, say: Say) -> None:
         raise UsageError(f"{say('teacher_queue_delay_s')} is a time in seconds, 0 or more.")
     for where in split_addresses(settings.teachers):
         try:
-            served_at(where)
+            found = parse(where)
         except ValueError as error:
             raise UsageError(f"{say('teachers')}: {where!r} {error}.") from error
-        if settings.teacher_cache and served_at(where) is not None:
+        if settings.teacher_cache and isinstance(found, Served):
             raise UsageError(
                 f"{say('teacher_cache')} keeps answers by the teacher's fingerprint, which {where} "
                 "does not tell: leave out one of them."

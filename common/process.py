@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from typing import Final, NoReturn
 
 # As Java's processes have it: kill -QUIT shows where one stands.
@@ -34,6 +35,14 @@ def end_at_sigterm() -> None:
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+
+
+def end_by_signal() -> threading.Event:
+    """Return what SIGTERM or SIGINT will set."""
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    return over
 
 
 def allow_many_files() -> None:

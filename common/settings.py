@@ -176,7 +176,7 @@ class JobSettings(Stored):
     )
     max_teachers: int = knob(0, "The MAX of --num_teachers MIN:MAX.", "Teachers", of=("train",))
     teachers: str = knob(
-        "", "Others' teachers: HOST:PORT,kserve+http://HOST:PORT/MODEL.", "Teachers", of=("train",)
+        "", "Others' teachers: HOST:PORT,edl://HOST:PORT/NAME,...", "Teachers", of=("train",)
     )
     teacher_params: dict[str, Any] = field(
         default_factory=dict, metadata=about("Arguments of teacher(): k=v,k2=v2.", "Teachers")

@@ -30,6 +30,7 @@ from .segments import DIGEST, RECORD, SOURCE, VIEW, Damaged, Rows
 
 log = logging.getLogger(__name__)
 
+BY_FEATURES = ""  # the source of records whose number is the digest of their features
 _FINGERPRINT = re.compile(r"[0-9a-f]{8,64}")
 _AGE_S = 1.0  # of what is not written yet, and of what is known of others' files, about
 _MOST_LOOKING = 0.05  # of the time
@@ -73,6 +74,7 @@ class Cache:
         self._clock, self._on_note = clock or MonotonicClock(), on_note
         self._changed = threading.Condition()
         self._places: dict[tuple[str, int, int], NDArray[np.int64]] = {}
+        self._by_features: dict[int, int] = {}  # places: these numbers come in no blocks
         self._segments: dict[int, _Segment] = {}
         self._number = 0  # of the next segment
         self._loaded = OrderedDict[int, int]()  # bytes by segment, the one used last at the end
@@ -175,6 +177,9 @@ class Cache:
 
     def _places_of(self, seen: Seen) -> NDArray[np.int64]:
         """Return where the answers about records are: segment and row, or -1."""
+        if seen.source == BY_FEATURES:
+            found = [self._by_features.get(record, -1) for record in seen.records.tolist()]
+            return np.array(found, np.int64)
         places = np.full(len(seen.records), -1, np.int64)
         for n, record in enumerate(seen.records.tolist()):
             block = self._places.get((seen.source, seen.view, record // _BLOCK))
@@ -210,15 +215,22 @@ class Cache:
 
     def _enter(self, number: int, segment: _Segment, anew: bool) -> None:
         """Note where its rows are. `anew`: also of those that are known from elsewhere."""
-        table = segment.rows.table
-        blocks = np.stack([table[:, SOURCE], table[:, VIEW], table[:, RECORD] // _BLOCK], 1)
+        table, others = segment.rows.table, np.arange(len(segment.rows.table))
+        if BY_FEATURES in segment.rows.sources:
+            by_features = table[:, SOURCE] == segment.rows.sources.index(BY_FEATURES)
+            others, rows = np.flatnonzero(~by_features), np.flatnonzero(by_features)
+            numbers = table[rows, RECORD].tolist()
+            there = dict(zip(numbers, (number << _ROW_BITS | rows).tolist(), strict=True))
+            known = self._by_features
+            known.update({r: at for r, at in there.items() if anew or r not in known})
+        blocks = np.stack([table[:, SOURCE], table[:, VIEW], table[:, RECORD] // _BLOCK], 1)[others]
         kinds, kind_of = np.unique(blocks, axis=0, return_inverse=True)
         for kind, (source, view, block) in enumerate(kinds.tolist()):
             key = segment.rows.sources[source], view, block
             places = self._places.get(key)
             if places is None:
                 places = self._places[key] = np.full(_BLOCK, -1, np.int64)
-            rows = np.flatnonzero(kind_of.ravel() == kind)
+            rows = others[kind_of.ravel() == kind]
             at = table[rows, RECORD] % _BLOCK
             mine = np.full(len(rows), anew) | (places[at] < 0)
             places[at[mine]] = number << _ROW_BITS | rows[mine]
@@ -266,6 +278,7 @@ class Cache:
         """Forget a segment; others may have the same rows."""
         del self._segments[number]
         self._places.clear()
+        self._by_features.clear()
         for other, segment in self._segments.items():
             self._enter(other, segment, False)
 

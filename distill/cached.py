@@ -24,7 +24,7 @@ from ..common import background
 from ..common.clock import Clock
 from ..data.views import Seen
 from . import segments, tree
-from .cache import Cache, is_fingerprint, only
+from .cache import BY_FEATURES, Cache, is_fingerprint, only
 from .frames import Part
 from .link import CONNECT_S, Answer
 from .teachers import Link, Question, Stranger, Teachers, Untaught
@@ -62,20 +62,25 @@ class Cached:
     def __init__(
         self,
         folder: Path,
-        token: str,
+        token: str | None,
         *,
         alone: bool,
+        teacher: str = "",
         clock: Clock | None = None,
         on_note: Callable[[str], None] = log.warning,
     ) -> None:
         """Open the cache, where it is known of whom it is.
 
-        `token`: the job's; its hash names the job in the folder. `alone`: no teacher will ever be
-        there. Raises UsageError where no answers are there, or those of several.
+        `token`: the job's; its hash names the job in the folder; None: there is no job. `alone`: no
+        teacher will ever be there. `teacher`: the fingerprint, where it is known. Raises UsageError
+        where no answers are there, or those of several.
         """
         self._folder, self._alone = folder, alone
         self._clock, self._on_note = clock, on_note
-        self._mark = folder / f"job-{hashlib.sha256(token.encode()).hexdigest()[:12]}.teacher"
+        self._mark: Path | None = None
+        if token is not None:
+            job = hashlib.sha256(token.encode()).hexdigest()[:12]
+            self._mark = folder / f"job-{job}.teacher"
         self._lock = threading.Lock()  # to open it once
         self._closed = False
         self._cache: Cache | None = None
@@ -84,23 +89,26 @@ class Cached:
         if alone:
             found = only(folder)
             self._open(found.parent, found.name)
-        elif is_fingerprint(told := self._marked()):
+        elif is_fingerprint(told := teacher or self._marked()):
             self._open(folder, told)
 
     def link(self, address: str, link: AboutLink) -> Link:
         """Return the way to a teacher by which only the right one is asked."""
         return _Checked(address, link, self._meet)
 
-    def ask(self, teachers: Teachers, features: Any, seen: Seen) -> Asked:
+    def ask(self, teachers: Teachers, features: Any, seen: Seen | None) -> Asked:
         """Look a minibatch up, and ask about the records that lack; return at once.
 
+        `seen` None: nobody knows which records these are, and they are known by their features.
         Where the features have no row for each record, it is kept or asked as a whole. Raises
         TypeError where the features are no tensors and arrays.
         """
         parts = tree.parts_of(features, "feed's features")
-        count = len(seen.records)
-        whole = tree.rows_of(parts) != count
+        rows = tree.rows_of(parts)
+        count = len(seen.records) if seen is not None else rows or 1
+        whole = rows != count
         digests = segments.digests_of(parts, None if whole else count)
+        seen = seen or Seen(BY_FEATURES, np.broadcast_to(digests, count))
         asked = Asked(seen, parts, np.broadcast_to(digests, count), whole, np.zeros(count, bool))
         if self._cache is not None:
             asked.mine, asked.kept = self._cache.find(seen, asked.digests)
@@ -139,6 +147,11 @@ class Cached:
         self.cached += int(asked.mine.sum())
         return tree.values_of(tree.woven(asked.mine, asked.kept, parts))
 
+    @property
+    def teacher(self) -> str:
+        """The fingerprint of the teacher; "": it is not known yet."""
+        return self._cache.teacher if self._cache is not None else ""
+
     def close(self) -> None:
         """Write what is left."""
         with self._lock:
@@ -156,6 +169,11 @@ class Cached:
 
     def _lack(self, asked: Asked) -> str:
         record = asked.seen.records[int(np.flatnonzero(~asked.mine)[0])]
+        if asked.seen.source == BY_FEATURES:
+            return (
+                f"the cache {self._folder} has no answer about what a batch has, and no teacher is "
+                "set: call set_fixed_teacher or set_dynamic_teacher"
+            )
         of = f" (view {asked.seen.view})" if asked.seen.view else ""
         return (
             f"--teacher_cache {self._folder} has no answer about record {record} of "
@@ -168,7 +186,7 @@ class Cached:
     def _marked(self) -> str:
         """Return the fingerprint that a worker of this job has left."""
         try:
-            return self._mark.read_text(errors="replace").strip()
+            return self._mark.read_text(errors="replace").strip() if self._mark is not None else ""
         except OSError:
             return ""
 
@@ -188,7 +206,8 @@ class Cached:
         with self._lock:
             if self._cache is None and not self._closed:
                 try:
-                    segments.write_whole(self._mark, f"{told}\n".encode())
+                    if self._mark is not None:
+                        segments.write_whole(self._mark, f"{told}\n".encode())
                 except OSError as error:
                     log.warning("file=%s -> not written error=%r", self._mark, str(error))
                 self._open(self._folder, str(told))

@@ -7,6 +7,7 @@ calls run at the same time. A call that fails drops its socket; repeating it is 
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from ..common.listen import host_of
 from ..wire.pool import Pool
 from ..wire.reach import Caller
 from ..wire.regions import make_region
-from ..wire.stream import Stream, host_id
+from ..wire.stream import SILENT_S, Stream, host_id
 from . import frames
 from .frames import Head, Part
 
@@ -102,10 +103,10 @@ class TeacherLink:
     def _take(self, deadline: float) -> _Socket:
         if (idle := self._pool.take()) is not None:
             return idle
-        about = self.about(max(0.001, deadline - time.monotonic()))
+        about = self.about(min(SILENT_S, max(0.001, deadline - time.monotonic())))
         if about.get("host") == host_id():
             try:
-                near = Caller(self._identity, deadline).near(str(about["unix"]))
+                near = self._caller(deadline).near(str(about["unix"]))
             except (ConnectionRefusedError, FileNotFoundError, PermissionError):
                 pass  # another pod of this host, or one that is confined
             else:
@@ -115,10 +116,15 @@ class TeacherLink:
     def _tcp(self, deadline: float) -> _Socket:
         host, port = host_of(self.address), self.address.rpartition(":")[2]
         try:
-            stream = Caller(self._identity, deadline).far(host, int(port), CONNECT_S)
+            stream = self._caller(deadline).far(host, int(port), CONNECT_S)
         except (OSError, ValueError) as error:
             raise Unreachable(f"no teacher at {self.address}: {error}") from error
         return self._pool.add(_Socket(stream))
+
+    def _caller(self, deadline: float) -> Caller:
+        # Who computes says nothing for as long as it has time: TCP asks whether it is there.
+        greeted_by = min(deadline, time.monotonic() + SILENT_S)
+        return Caller(self._identity, greeted_by, stall_s=math.inf)
 
     def _drop(self, there: _Socket) -> None:
         self._about = None  # who comes back at this address may be another

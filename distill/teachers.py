@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 
 WITHOUT = ("wait", "hard_labels", "fail")
 _LOOK_S = 5.0  # how often whoever waits says so
+_LEAST_WINDOW = 8
 _LEAST_REFUSALS = 3  # of one question, by all that are there, before it is given up
-_THREADS = 8  # requests under way, at least
+_THREADS, _MOST_THREADS = 8, 64  # requests under way
 
 
 class Untaught(EdlError):
@@ -57,13 +58,14 @@ class Rules:
 
     `wait_s`: for an answer, at most. `without`: what follows where there is none: "wait" for so
     long and then fail; "hard_labels": go on without it, at once where no teacher is there; "fail",
-    at once where no teacher is there any more. `timeout_s`: for one teacher's answer.
+    at once where no teacher is there any more. `timeout_s`: for one teacher's answer. `window`:
+    questions asked ahead; 0: 2 for each teacher that is there and 2, at least 8.
     """
 
     wait_s: float = 120.0
     without: str = "wait"
     timeout_s: float = 10.0
-    window: int = 8  # questions asked ahead
+    window: int = 0
     window_nbytes: int = 256 << 20
 
 
@@ -126,10 +128,12 @@ class Teachers:
         self._last = ""  # error of one that did not answer
         self._waited_s = 0.0  # by the student, for answers
         self._waits: list[float] = []  # of now: since when
+        self.missing = ""  # why there is none, as those have said who should tell of some
+        self._hopeless = ""  # why there never will be
+        self._carriers = 0
         self.untaught = 0  # records that went on without
         self.taught = 0  # records
-        for number in range(max(_THREADS, rules.window // 2)):  # more than there are teachers
-            background.begin(f"teachers-{number}", self._carry)
+        self._staff(max(_THREADS, rules.window // 2))
 
     # -- who they are
 
@@ -140,11 +144,24 @@ class Teachers:
             self._balance.update(names)
             self._had_one = self._had_one or bool(names)
             self._told_away = self._told_away and not names
+            self._staff(len(names) + 1)
             gone = [self._links.pop(name) for name in [*self._links] if name not in names]
             self._work.notify_all()
             self._over.notify_all()
         for link in gone:
             link.close()
+
+    def give_up(self, why: str) -> None:
+        """Let whoever waits for an answer that is not there be told why none will come."""
+        with self._lock:
+            self._hopeless = why
+            self._over.notify_all()
+
+    def _staff(self, number: int) -> None:
+        """Have so many threads that carry, more than there are teachers."""
+        while self._carriers < min(number, _MOST_THREADS) and not self._closed:
+            background.begin(f"teachers-{self._carriers}", self._carry)
+            self._carriers += 1
 
     @property
     def there(self) -> list[str]:
@@ -163,7 +180,8 @@ class Teachers:
     def ahead(self) -> int:
         """How many questions may be asked ahead, of the largest so far."""
         fit = self._rules.window_nbytes // self._largest_nbytes
-        return max(1, min(self._rules.window, fit))
+        window = self._rules.window or max(_LEAST_WINDOW, 2 * len(self.there) + 2)
+        return max(1, min(window, fit))
 
     def close(self) -> None:
         """Ask nothing more; whoever waits is told."""
@@ -221,14 +239,15 @@ class Teachers:
         while not question.is_over:
             left_s = began + self._rules.wait_s - self._clock.now()
             is_away = self._had_one and not self._balance.there
-            if self._closed:
-                raise Untaught("the teachers were given up")
+            if self._closed or self._hopeless:
+                raise Untaught(self._hopeless or "the teachers were given up")
             if left_s <= 0 or (is_away and self._rules.without != "wait"):
                 return
             self._over.wait(min(left_s, _LOOK_S))
             self._on_wait()
             waits_on = self._rules.without == "wait" or not self._had_one
-            if waits_on and not (self._told_away or self._balance.there or question.is_over):
+            is_told = self._told_away or self.missing or self._hopeless
+            if waits_on and not (is_told or self._balance.there or question.is_over):
                 self._told_away = True
                 left_s = began + self._rules.wait_s - self._clock.now()
                 self._on_note(f"the student waits for up to {max(left_s, 0):.0f} s: {self._why()}")
@@ -244,9 +263,12 @@ class Teachers:
         out = ""
         if self._out:
             out = f", and {len(self._out)} answered wrongly (the last: {[*self._out.values()][-1]})"
+        if self.missing:
+            out = f", {self.missing}{out}"
+        how = "`edl teach --registry`" if self.missing else "`edl scale --num_teachers`"
         return (
-            f"no teacher is there{out}: start some (`edl scale --num_teachers`), or let the job go "
-            "on with hard labels (--without_teachers hard_labels)"
+            f"no teacher is there{out}: start some ({how}), or let the job go on with hard labels "
+            "(--without_teachers hard_labels)"
         )
 
     # -- the threads that carry
@@ -340,7 +362,7 @@ class Teachers:
         question.asked.pop(name, None)
         wrong, most = "", MOST_STRIKES
         if reply is not None:
-            wrong = _fault(reply.parts, question)
+            wrong = tree.fault_of(reply.parts, None if question.whole else question.rows)
             if not wrong:
                 self._balance.answered(
                     name, question.rows, now - began, reply.queued, float(reply.rate)
@@ -374,16 +396,3 @@ class Teachers:
             self._under_way.discard(question)
             self._waiting.appendleft(weakref.ref(question))
             self._work.notify()
-
-
-def _fault(parts: Sequence[Part], question: Question) -> str:
-    """Return what is wrong with an answer; "" where nothing is."""
-    if not parts:
-        return "it answers nothing"
-    for part in parts:
-        shape = part.values.shape
-        if not question.whole and shape[:1] != (question.rows,):
-            return f"it answers {part.name!r} of shape {list(shape)} for {question.rows} records"
-        if tree.has_nan(part):
-            return f"it answers NaN in {part.name!r}"
-    return ""

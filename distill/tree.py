@@ -149,6 +149,19 @@ def has_nan(part: Part) -> bool:
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
+def fault_of(parts: Sequence[Part], rows: int | None) -> str:
+    """Return what is wrong with an answer about so many rows; None: any number. "": nothing."""
+    if not parts:
+        return "it answers nothing"
+    for part in parts:
+        shape = part.values.shape
+        if rows is not None and shape[:1] != (rows,):
+            return f"it answers {part.name!r} of shape {list(shape)} for {rows} records"
+        if has_nan(part):
+            return f"it answers NaN in {part.name!r}"
+    return ""
+
+
 def picked(parts: Sequence[Part], rows: NDArray[np.int64]) -> list[Part]:
     """Return a copy of these rows of each array."""
     return [Part(each.name, each.values[rows], each.is_bfloat16) for each in parts]

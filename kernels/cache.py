@@ -109,6 +109,11 @@ def _named_in(function: FunctionType) -> Iterator[tuple[str, object]]:
         codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
         for name in code.co_names:
             if name in function.__globals__:
-                yield name, function.__globals__[name]
+                value = function.__globals__[name]
+                yield name, value
+                if isinstance(value, dict):  # of functions to choose from
+                    for chosen in value.values():
+                        for each in chosen if isinstance(chosen, tuple) else (chosen,):
+                            yield "", each
     for cell in function.__closure__ or ():
         yield "", cell.cell_contents

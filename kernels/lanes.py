@@ -121,6 +121,15 @@ def root(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     return builder.call(declared(builder, "llvm.sqrt.v8f32", kind), [value])
 
 
+@instruction(types.float32, LANES)
+def total(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """Return the sum of the eight float32, added in order."""
+    found = builder.extract_element(value, _INT(0))
+    for number in range(1, WIDTH):
+        found = builder.fadd(found, builder.extract_element(value, _INT(number)))
+    return found
+
+
 @instruction(LANES)
 def choose(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     """Return `a` where x <= y, else `b`, lane by lane; each Lanes or a float32."""

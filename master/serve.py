@@ -26,7 +26,7 @@ from ..common.identity import job_identity
 from ..common.listen import own_host
 from ..common.settings import JobSettings
 from ..durable.schema import Json
-from ..proto import master_pb2_grpc
+from ..proto import master_pb2_grpc, registry_pb2_grpc
 from ..runtime.nursery import Nursery
 from . import opening
 from .core import MEMORY
@@ -35,7 +35,7 @@ from .groups.servers import RemoteServers
 from .home import Home, LocalHome, PodHome
 from .master import Master
 from .scalars import Scalars
-from .servicer import MasterServicer
+from .servicer import MasterServicer, TeachersServicer
 
 log = logging.getLogger("edl.master")
 
@@ -173,7 +173,7 @@ def _run(
         watch=show,
     )
     _go_on(master, job_dir, books, after)
-    server = _listen(MasterServicer(master), identity.token, settings.port, job_dir)
+    server = _listen(master, identity.token, settings.port, job_dir)
     metrics_address = scalars.serve()
     home.serve(master)
     about = {"address": server.address, "pid": os.getpid(), "metrics_address": metrics_address}
@@ -220,15 +220,16 @@ def _leave_result(master: Master, job_dir: Path, scalars: Scalars) -> None:
     scalars.close()
 
 
-def _listen(servicer: MasterServicer, token: str, port: int, job_dir: Path) -> rpc.AsyncServer:
+def _listen(master: Master, token: str, port: int, job_dir: Path) -> rpc.AsyncServer:
     """Serve where the master before did, so that nobody has to look; else at `port`."""
 
+    def register(server: Any) -> None:
+        master_pb2_grpc.add_MasterServicer_to_server(MasterServicer(master), server)
+        teachers = TeachersServicer(master, master.core.settings.lease_s)
+        registry_pb2_grpc.add_RegistryServicer_to_server(teachers, server)
+
     def listen(port: int) -> rpc.AsyncServer:
-        return rpc.AsyncServer(
-            lambda server: master_pb2_grpc.add_MasterServicer_to_server(servicer, server),
-            token=token,
-            port=port,
-        )
+        return rpc.AsyncServer(register, token=token, port=port)
 
     before = paths.master_address(job_dir)
     if before is None:

@@ -1,4 +1,4 @@
-"""The gRPC face of the master: posts requests to the loop and waits for its answers.
+"""The gRPC faces of the master: posts requests to the loop and waits for its answers.
 
 Nothing is decided here. A request that lacks what it must have is INVALID_ARGUMENT. The handlers
 are coroutines: a worker that waits for a task costs no thread (common/rpc.AsyncServer).
@@ -15,11 +15,15 @@ import grpc
 
 from ..common.errors import EdlError, Unreachable, UsageError
 from ..proto import master_pb2 as pb
-from ..proto import master_pb2_grpc
+from ..proto import master_pb2_grpc, registry_pb2_grpc
+from ..proto import registry_pb2 as registry
 from .master import Master
 
 _ANSWER_S = 30.0  # the loop answers at once; more than a lease means that it hangs
 _LONGEST_WAIT_S = 60.0  # of a long poll
+TEACHERS = "teachers"  # the name of a job's, for those who follow them as at a registry
+_NOBODY = 1  # the version of the list of another name, which stays empty
+_NOT_HERE = "a master lists the teachers that it has started: register at an `edl registry`"
 MOST_REPORTS = 64  # of one call: as many are remembered, should it be repeated (leases.py)
 
 Reply = TypeVar("Reply")
@@ -127,6 +131,38 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
 
     async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         return await _wait(self._front.stop(request.reason), context)
+
+
+class TeachersServicer(registry_pb2_grpc.RegistryServicer):
+    """The job's teachers as a registry lists them, for scripts that are no workers of the job.
+
+    Whoever has the job's identity follows them by the name TEACHERS. `ttl_s`: for how long he asks
+    them while a master that was started again finds them. Nobody registers here.
+    """
+
+    def __init__(self, master: Master, ttl_s: float) -> None:
+        self._front, self._ttl_s = master.front, ttl_s
+
+    async def List(self, request: registry.ListRequest, context: Context) -> registry.ListReply:
+        wait_s = min(request.wait_s, _LONGEST_WAIT_S)
+        if request.name != TEACHERS:
+            if request.known_version == _NOBODY:
+                await asyncio.sleep(wait_s)
+            return registry.ListReply(version=_NOBODY, names=[TEACHERS])
+        asked = pb.GetTeachersRequest(known_version=request.known_version, wait_s=wait_s)
+        told = await _wait(self._front.get_teachers(asked), context, wait_s)
+        teachers = [registry.Teacher(address=each, ttl_s=self._ttl_s) for each in told.addresses]
+        return registry.ListReply(version=told.version, teachers=teachers)
+
+    async def Register(
+        self, _request: registry.RegisterRequest, _context: Context
+    ) -> registry.RegisterReply:
+        return registry.RegisterReply(refused=_NOT_HERE)
+
+    async def Leave(
+        self, _request: registry.LeaveRequest, _context: Context
+    ) -> registry.LeaveReply:
+        return registry.LeaveReply()
 
 
 async def _check_replica(replica: pb.Replica, context: Context, worker: bool = False) -> None:

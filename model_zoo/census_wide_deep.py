@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from edl.nn import AUC, Accuracy, Adagrad, Embedding, Metric, hash64
+from edl.nn.preprocess import Crossing, Normalizer
 
 CATEGORIES = (
     "workclass",
@@ -30,18 +31,17 @@ CATEGORIES = (
     "ethnicity",
     "gender",
 )
-# Column, typical value, spread: (value - typical) / spread is fed to the deep part.
-NUMBERS = (
-    ("age", 38.6, 13.6),
-    ("education_num", 10.1, 2.6),
-    ("hours_per_week", 40.4, 12.3),
-)
-CROSSES = (
-    ("education", "occupation"),
-    ("marital_status", "occupation"),
-    ("age_bucket", "education"),
-    ("age_bucket", "hours_bucket"),
-)
+NUMBERS = {  # mean and deviation, as `edl data analyze` finds them
+    "age": Normalizer(38.6, 13.6),
+    "education_num": Normalizer(10.1, 2.6),
+    "hours_per_week": Normalizer(40.4, 12.3),
+}
+CROSSES = {
+    ("education", "occupation"): Crossing(field="education x occupation"),
+    ("marital_status", "occupation"): Crossing(field="marital_status x occupation"),
+    ("age_bucket", "education"): Crossing(field="age_bucket x education"),
+    ("age_bucket", "hours_bucket"): Crossing(field="age_bucket x hours_bucket"),
+}
 
 
 class WideDeep(nn.Module):
@@ -87,8 +87,8 @@ def feed(records: Any, mode: str) -> tuple[dict[str, Tensor], Tensor | None]:
     ids["hours_bucket"] = hash64("hours_bucket", np.asarray(records["hours_per_week"]) // 5)
     ids["gain_bucket"] = hash64("gain_bucket", np.round(gain * 4))
     ids["loss_bucket"] = hash64("loss_bucket", np.round(lost * 8))
-    crosses = [hash64(f"{a} x {b}", ids[a] + 3 * ids[b]) for a, b in CROSSES]
-    numbers = [(np.asarray(records[n], np.float32) - mid) / wide for n, mid, wide in NUMBERS]
+    crosses = [layer.numpy([ids[a], ids[b]]) for (a, b), layer in CROSSES.items()]
+    numbers = [layer.numpy(records[name]) for name, layer in NUMBERS.items()]
     features = {
         "deep": torch.from_numpy(np.stack(list(ids.values()), axis=1)),
         "wide": torch.from_numpy(np.stack([*ids.values(), *crosses], axis=1)),

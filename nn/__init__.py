@@ -9,9 +9,36 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .hashing import hash64
+from ..common.hashing import hash64
 from .metrics import AUC, Accuracy, LogLoss, Mean, MeanSquaredError, Metric
-from .optimizers import FTRL, SGD, Adagrad, Adam, AdamW, Constant, Cosine, StepDecay
+from .optimizers import (
+    FTRL,
+    LAMB,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    GroupAdam,
+    Lion,
+    NAdam,
+    RAdam,
+    RMSprop,
+    RowWiseAdagrad,
+)
+from .schedules import (
+    Constant,
+    Cosine,
+    Exponential,
+    MultiStep,
+    OneCycle,
+    Polynomial,
+    StepDecay,
+    Table,
+    Warmup,
+    sampled,
+)
 
 if TYPE_CHECKING:
     from .embedding import PADDING, Embedding, RowSource, attach, tables
@@ -32,25 +59,41 @@ _NEEDS_TORCH = {
 __all__ = [
     "AUC",
     "FTRL",
+    "LAMB",
     "PADDING",
     "SGD",
     "Accuracy",
+    "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "Constant",
     "Cosine",
     "Embedding",
+    "Exponential",
+    "GroupAdam",
+    "Lion",
     "LocalRows",
     "LogLoss",
     "Mean",
     "MeanSquaredError",
     "Metric",
+    "MultiStep",
+    "NAdam",
+    "OneCycle",
+    "Polynomial",
+    "RAdam",
+    "RMSprop",
     "RowSource",
+    "RowWiseAdagrad",
     "StepDecay",
+    "Table",
+    "Warmup",
     "attach",
     "hash64",
     "replace_big_embeddings",
+    "sampled",
     "tables",
     "torch_optimizer",
 ]

@@ -14,18 +14,10 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.hashing import GOLDEN, mix64
 from .model_spec import TableSpec
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 INITIALIZERS = ("zeros", "uniform", "normal")
-
-
-def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return splitmix64's finaliser, element by element."""
-    z = values + _GOLDEN
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 @functools.cache
@@ -38,7 +30,7 @@ def key_of(seed: int, table: str) -> np.uint64:
 def uniforms(seed: int, table: str, ids: NDArray[np.int64], columns: int) -> NDArray[np.float64]:
     """Return float64[n, columns] on [0, 1), 53 random bits each."""
     rows = mix64(ids.view(np.uint64) ^ key_of(seed, table))
-    counters = np.arange(1, columns + 1, dtype=np.uint64) * _GOLDEN
+    counters = np.arange(1, columns + 1, dtype=np.uint64) * GOLDEN
     bits = mix64(rows[:, None] + counters[None, :])
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

@@ -6,14 +6,16 @@ a step does not touch a row, and its state and Adam's step count are per row, as
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..common.errors import DefinitionError
-from . import optimizers
+from . import optimizers, own_optimizers
 from .embedding import Embedding
 from .initializers import initial_rows
 
@@ -42,7 +44,8 @@ class LocalRows:
         missing = np.array([i for i in ids if i not in rows], np.int64)
         values = initial_rows(self.seed, table.spec, missing)
         for i, value in zip(missing.tolist(), values, strict=True):
-            rows[i] = nn.Parameter(torch.from_numpy(np.array(value, dtype=np.float32)))
+            row = nn.Parameter(torch.from_numpy(np.array(value, dtype=np.float32)))
+            rows[i] = own_optimizers.as_row(row)
             self._new.append(rows[i])
         return rows
 
@@ -67,58 +70,14 @@ def torch_optimizer(
 
     For a schedule, set `group["lr"] = learning_rate(spec, version)` before each step.
     """
-    lr = optimizers.learning_rate(spec, 0)
-    params = list(parameters)
-    match spec:
-        case optimizers.SGD():
-            return torch.optim.SGD(
-                params,
-                lr=lr,
-                momentum=spec.momentum,
-                dampening=spec.dampening,
-                weight_decay=spec.weight_decay,
-                nesterov=spec.nesterov,
-            )
-        case optimizers.Adagrad():
-            return torch.optim.Adagrad(
-                params,
-                lr=lr,
-                weight_decay=spec.weight_decay,
-                initial_accumulator_value=spec.initial_accumulator_value,
-                eps=spec.eps,
-            )
-        case optimizers.Adam() | optimizers.AdamW():
-            kind = torch.optim.AdamW if isinstance(spec, optimizers.AdamW) else torch.optim.Adam
-            return kind(
-                params,
-                lr=lr,
-                betas=spec.betas,
-                eps=spec.eps,
-                weight_decay=spec.weight_decay,
-                amsgrad=spec.amsgrad,
-            )
-        case optimizers.FTRL():
-            return _FTRL(params, {"lr": lr, "beta": spec.beta, "l1": spec.l1, "l2": spec.l2})
-    raise DefinitionError(f"{spec!r} is no optimizer of edl.nn.")
-
-
-class _FTRL(torch.optim.Optimizer):
-    """FTRL-Proximal, which torch.optim lacks; see optimizers.FTRL. n and z start at 0."""
-
-    @torch.no_grad()
-    def step(self, _closure: object = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            lr, beta, l1, l2 = (group[k] for k in ("lr", "beta", "l1", "l2"))
-            for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                state, g = self.state[weight], weight.grad
-                if not state:
-                    state["n"] = torch.zeros_like(weight)
-                    state["z"] = torch.zeros_like(weight)
-                n, z = state["n"], state["z"]
-                sigma = ((n + g * g).sqrt() - n.sqrt()) / lr
-                z += g - sigma * weight
-                n += g * g
-                shrunk = -(z - z.sign() * l1) / ((beta + n.sqrt()) / lr + l2)
-                weight.copy_(torch.where(z.abs() <= l1, torch.zeros_like(z), shrunk))
+    if not isinstance(spec, optimizers.Optimizer):
+        raise DefinitionError(f"{spec!r} is no optimizer of edl.nn.")
+    fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
+    fields["lr"] = optimizers.learning_rate(spec, 0)
+    name = type(spec).__name__
+    kind: Any = getattr(own_optimizers, name, None) or getattr(torch.optim, name)
+    value, norm = fields.pop("clip_value"), fields.pop("clip_row_norm")
+    made: torch.optim.Optimizer = kind(list(parameters), **fields)
+    if value or norm:
+        made.register_step_pre_hook(lambda *_: own_optimizers.clip(made, value, norm))
+    return made

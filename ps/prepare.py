@@ -27,10 +27,23 @@ OPTIMIZERS: dict[str, specs.Optimizer] = {
     "momentum": specs.SGD(lr=0.1, momentum=0.9),
     "nesterov": specs.SGD(lr=0.1, momentum=0.9, nesterov=True),
     "adagrad": specs.Adagrad(lr=0.1),
+    "adagrad_decay": specs.Adagrad(lr=0.1, lr_decay=0.1),
     "adam": specs.Adam(lr=0.1),
     "amsgrad": specs.Adam(lr=0.1, amsgrad=True),
     "adamw": specs.AdamW(lr=0.1),
     "ftrl": specs.FTRL(lr=0.1),
+    "rmsprop": specs.RMSprop(),
+    "rmsprop_momentum": specs.RMSprop(momentum=0.9),
+    "rmsprop_centered": specs.RMSprop(centered=True),
+    "rmsprop_centered_momentum": specs.RMSprop(centered=True, momentum=0.9),
+    "adadelta": specs.Adadelta(),
+    "adamax": specs.Adamax(),
+    "nadam": specs.NAdam(),
+    "radam": specs.RAdam(),
+    "lion": specs.Lion(),
+    "row_wise_adagrad": specs.RowWiseAdagrad(),
+    "lamb": specs.LAMB(),
+    "group_adam": specs.GroupAdam(),
 }
 _WIRE, _WORKERS = "connections", "workers"
 _LIMIT_S = 1200.0  # a hundred times what it takes

@@ -20,16 +20,17 @@ from ..common.errors import Unreachable
 from ..common.identity import Identity, job_identity
 from ..common.rpc import job_token
 from ..common.settings import JobSettings
-from ..common.teacher_address import split_addresses
+from ..common.teacher_address import registered_at, split_addresses
 from ..data.views import Seen
-from ..distill.alone import teachers_identity
 from ..distill.cached import Cached
+from ..distill.following import Following
 from ..distill.kserve.link import check_addresses, connect
 from ..distill.link import TeacherLink
 from ..distill.teachers import Link, Rules, Teachers
 from ..master.client import MasterClient
 from ..nn.device import to_device
 from ..proto import master_pb2 as pb
+from ..registry.identity import teachers_identity
 from . import pulse
 
 log = logging.getLogger("edl.worker")
@@ -72,27 +73,28 @@ class School:
                 clock=clock,
                 on_note=self._note,
             )
+        follows = any(registered_at(each) for each in fixed)
         count = max(1, settings.most_teachers + len(fixed))
         rules = Rules(
             wait_s=settings.teacher_wait_s,
             without=settings.without_teachers,
             timeout_s=settings.teacher_timeout_s,
-            window=2 * count + 2,
+            window=0 if follows else 2 * count + 2,
         )
         self.teachers = Teachers(
-            lambda address: self._link(address, others if address in fixed else own),
+            lambda address: self._link(address, own if address in self._own else others),
             rules,
             clock=clock,
             on_wait=pulse.excuse,
             on_note=self._note,
         )
-        self._clock, self._fixed, self._without = clock, fixed, settings.without_teachers
+        self._clock, self._without = clock, settings.without_teachers
+        self._own: frozenset[str] = frozenset()  # addresses of the job's own
         self._closed = False
         self._looked, self._waited_s, self._records = clock.now(), 0.0, 0
+        self._following = Following(self.teachers, fixed, others, clock=clock, on_note=self._note)
         if settings.most_teachers:
             background.begin("find-teachers", self._find)
-        else:
-            self.teachers.update(fixed)
 
     def ask(self, features: Any, labels: Any, seen: Seen) -> Lesson:
         """Ask about a minibatch, and return its labels with what will be taught."""
@@ -121,6 +123,7 @@ class School:
 
     def close(self) -> None:
         self._closed = True
+        self._following.close()
         self.teachers.close()
         if self._cached is not None:
             self._cached.close()
@@ -141,7 +144,8 @@ class School:
                 return  # the heartbeat meets the same silence, and ends the worker
             if reply.version != known:
                 known = reply.version
-                self.teachers.update([*reply.addresses, *self._fixed])
+                self._own = frozenset(reply.addresses)
+                self._following.heard("master", reply.addresses)
 
     def _note(self, text: str) -> None:
         """Tell the user, without waiting: the master may be away."""

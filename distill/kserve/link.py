@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ...common.errors import Unreachable, UsageError
 from ...common.identity import Identity
-from ...common.teacher_address import Served, served_at
+from ...common.teacher_address import Served, parse, served_at
 from ..frames import Part
 from ..link import Answer, Busy, Refused, TeacherLink
 from ..teachers import Link
@@ -85,10 +85,10 @@ def check_addresses(addresses: Sequence[str]) -> None:
     """
     for each in addresses:
         try:
-            served = served_at(each)
+            found = parse(each)
         except ValueError as error:
             raise UsageError(f"the teacher {each!r} {error}") from error
-        if served is not None:
+        if isinstance(found, Served):
             headers_of_teachers()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...nn.initializers import mix64
+from ...common.hashing import mix64
 
 NUM_SLOTS = 1024
 _GOLDEN = (5**0.5 - 1) / 2

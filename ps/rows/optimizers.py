@@ -1,10 +1,9 @@
 """Optimizers on the servers: in place, one fused pass over weight and state, float32.
 
-A formula takes weight, up to three states and the gradient, eight elements at once
-(kernels/lanes.py). `step` runs it over a row of a table or a dense chunk, which is one long row.
-Each row counts its own updates (docs/adr/0001), and what a formula needs of that count stands in a
-table by step, so no row computes a power. Each rule equals its torch.optim namesake within float32
-tolerance, FTRL the formula in nn/optimizers.py.
+A rule is a formula (formulas.py) with its constants and the state it needs. Each row counts its own
+updates (docs/adr/0001), and what a formula needs of that count stands in a table by step, so no row
+computes a power. Each rule equals its torch.optim namesake within float32 tolerance, the others the
+formula in nn/optimizers.py.
 
 A fresh row's state is a constant (`Rule.state`), so a row may be made at any time.
 """
@@ -14,34 +13,25 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from ...kernels.compile import (
-    FLOATS_1D,
-    FLOATS_2D,
-    INTS_1D,
-    PART,
-    compiled,
-    frozen,
-    inlined,
-    load_float,
-    overload,
-)
-from ...kernels.lanes import WIDTH, choose, lanes, load, load_first, root, store, store_first
+from ...kernels.compile import FLOATS_1D, FLOATS_2D, INTS_1D, compiled
 from ...nn import optimizers as specs
+from . import formulas
+from .step import apply_of_chunk
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 ChunkStep = Callable[[Floats, Sequence[Floats], Ints, Floats], None]
 _ABSENT = np.zeros(1, np.float32)  # stands for a state that the variant does not have
-_SGD, _MOMENTUM, _NESTEROV, _ADAGRAD, _ADAM, _AMSGRAD, _FTRL = range(7)
 _MOST_STEPS = 1 << 22  # of the table by step; exact for every beta up to 0.999996
-_NO_STEPS = np.zeros((1, 2), np.float32)
+_NO_STEPS = np.zeros((1, 3), np.float32)
+_DIVIDES = (formulas.FTRL,)  # by the rate
+Constants = Callable[[float], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -50,35 +40,57 @@ class Rule:
 
     `state`: name -> value of a fresh row.
 
-    `by_step` float32[T, 2]: what the formula is told of the updates that the row has had; the last
-    line is for all that follow.
+    `by_step` float32[T, 3]: what the formula is told of the updates that the row has had; the last
+    line is for all that follow. `row_wise`: a state is one number a row. `chunks`: the rule of
+    dense chunks, where it is another one. `spec`: what is done to gradients first.
     """
 
     state: dict[str, float]
     kind: int
     by_step: Floats
-    _constants: Callable[[float], Sequence[float]]
+    _constants: Constants
+    row_wise: bool = False
+    chunks: Rule | None = None
+    spec: specs.Optimizer = field(default_factory=specs.SGD)
+
+    def width(self, dim: int) -> int:
+        """Return the number of float32 that a state has beside a weight of `dim`."""
+        return 1 if self.row_wise else dim
 
     def constants(self, lr: float) -> Floats | None:
         """Return float32[7] for a step at the rate `lr`; None where it changes nothing."""
-        if self.kind == _FTRL and lr <= 0.0:
-            return None  # the formula divides by the rate; a schedule's end must not make NaN
+        if self.kind in _DIVIDES and lr <= 0.0:
+            return None  # a schedule's end must not make NaN
         values = np.zeros(7, np.float32)
         given = self._constants(lr)
         values[: len(given)] = given
         return values
+
+    def prepared(self, grads: Floats) -> Floats:
+        """Return the gradients [n], or of rows [n, dim], of what becomes less, and clipped."""
+        if self.spec.maximize:
+            grads = -grads
+        if most := self.spec.clip_value:
+            grads = np.clip(grads, -np.float32(most), np.float32(most))
+        if (most := self.spec.clip_row_norm) and grads.ndim == 2:
+            norms = np.sqrt(np.einsum("ij,ij->i", grads, grads))
+            part = np.minimum(most / (norms + 1e-6), 1)
+            grads = grads * part.astype(np.float32)[:, None]
+        return grads
 
     def of_chunks(self, lr: float) -> ChunkStep:
         """Return a step at the rate `lr`, already modulated, for any number of dense chunks.
 
         Of value float32[n], the states, steps int64[1] and the gradient float32[n].
         """
+        if self.chunks is not None:
+            return self.chunks.of_chunks(lr)
         constants, kernel = self.constants(lr), _chunk_kernel(self.kind)
         by_step, absent = self.by_step, [_ABSENT] * (3 - len(self.state))
 
         def step(value: Floats, state: Sequence[Floats], steps: Ints, grad: Floats) -> None:
             if constants is not None:
-                kernel(value, *state, *absent, steps, grad, constants, by_step)
+                kernel(value, *state, *absent, steps, self.prepared(grad), constants, by_step)
 
         return step
 
@@ -86,235 +98,167 @@ class Rule:
 @functools.cache
 def _chunk_kernel(kind: int) -> Callable[..., None]:
     grad = types.Array(types.float32, 1, "C", readonly=True)
-    return compiled(_apply_of(kind), *[FLOATS_1D] * 4, INTS_1D, grad, FLOATS_1D, FLOATS_2D)
+    return compiled(apply_of_chunk(kind), *[FLOATS_1D] * 4, INTS_1D, grad, FLOATS_1D, FLOATS_2D)
 
 
 def make_rule(spec: specs.Optimizer) -> Rule:
     """Return the rule of an optimizer spec, its kernel for dense chunks compiled."""
     rule = _rule_of(spec)
-    _chunk_kernel(rule.kind)
-    return rule
+    chunks = rule.chunks and replace(rule.chunks, spec=spec)
+    _chunk_kernel((chunks or rule).kind)
+    return replace(rule, chunks=chunks, spec=spec)
 
 
 def _rule_of(spec: specs.Optimizer) -> Rule:
     match spec:
         case specs.SGD(momentum=keep, weight_decay=decay):
             if not keep:
-                return Rule({}, _SGD, _NO_STEPS, lambda lr: (lr, decay))
+                return Rule({}, formulas.SGD, _NO_STEPS, lambda lr: (lr, decay))
             # torch's buffer begins as the first gradient, whatever the dampening
-            by_step = np.array([(0, 1), (keep, 1 - spec.dampening)], np.float32)
-            kind = _NESTEROV if spec.nesterov else _MOMENTUM
+            by_step = np.array([(0, 1, 0), (keep, 1 - spec.dampening, 0)], np.float32)
+            kind = formulas.NESTEROV if spec.nesterov else formulas.MOMENTUM
             return Rule({"momentum": 0.0}, kind, by_step, lambda lr: (lr, decay, keep))
-        case specs.Adagrad(weight_decay=decay, eps=eps):
-            state = {"sum": spec.initial_accumulator_value}
-            return Rule(state, _ADAGRAD, _NO_STEPS, lambda lr: (lr, decay, eps))
-        case specs.Adam() | specs.AdamW():
-            state = {"exp_avg": 0.0, "exp_avg_sq": 0.0}
-            if spec.amsgrad:
-                state["max_exp_avg_sq"] = 0.0
-            beta1, beta2 = spec.betas
-            decay, eps = spec.weight_decay, spec.eps
-            decoupled = isinstance(spec, specs.AdamW)
-
-            def constants(lr: float) -> Sequence[float]:
-                shrink, coupled = (1 - lr * decay, 0.0) if decoupled else (1.0, decay)
-                return lr, coupled, shrink, 1 - beta1, beta2, 1 - beta2, eps
-
-            kind = _AMSGRAD if spec.amsgrad else _ADAM
-            return Rule(state, kind, _corrections(beta1, beta2), constants)
+        case specs.Adagrad():
+            return _adagrad(spec, "sum")
+        case specs.RowWiseAdagrad(weight_decay=decay, eps=eps, lr_decay=slower):
+            # One number per row of a table; an element of a dense tensor is a row of its own.
+            chunks, kind = _adagrad(spec, "row_sum"), formulas.ROW_WISE_ADAGRAD
+            return Rule(
+                chunks.state, kind, _NO_STEPS, _of(decay, eps, slower), row_wise=True, chunks=chunks
+            )
         case specs.FTRL(beta=beta, l1=l1, l2=l2):
-            return Rule({"z": 0.0, "n": 0.0}, _FTRL, _NO_STEPS, lambda lr: (lr, beta, l1, l2))
+            state = {"z": 0.0, "n": spec.initial_accumulator_value}
+            shrink = 2 * spec.l2_shrinkage
+            return Rule(state, formulas.FTRL, _NO_STEPS, _of(beta, l1, l2, shrink))
+        case specs.RMSprop():
+            return _rmsprop(spec)
+        case specs.Adadelta(rho=rho, weight_decay=decay, eps=eps):
+            state = {"square_avg": 0.0, "acc_delta": 0.0}
+            return Rule(state, formulas.ADADELTA, _NO_STEPS, _of(decay, rho, 1 - rho, eps))
+        case specs.Lion(betas=(keep1, keep2), weight_decay=decay):
+
+            def lion(lr: float) -> Sequence[float]:
+                return lr, 1 - lr * decay, keep1, 1 - keep1, keep2, 1 - keep2
+
+            return Rule({"exp_avg": 0.0}, formulas.LION, _NO_STEPS, lion)
+        case _:
+            return _of_moments(spec)
+
+
+def _of(*constants: float) -> Constants:
+    return lambda lr: (lr, *constants)
+
+
+def _adagrad(spec: specs.Adagrad | specs.RowWiseAdagrad, name: str) -> Rule:
+    state = {name: spec.initial_accumulator_value}
+    constants = _of(spec.weight_decay, spec.eps, spec.lr_decay)
+    kind = formulas.ADAGRAD_DECAY if spec.lr_decay else formulas.ADAGRAD
+    return Rule(state, kind, _NO_STEPS, constants)
+
+
+def _rmsprop(spec: specs.RMSprop) -> Rule:
+    state = {"square_avg": 0.0}
+    if spec.centered:
+        state["grad_avg"] = 0.0
+    if spec.momentum:
+        state["momentum_buffer"] = 0.0
+    kind = {
+        (False, False): formulas.RMSPROP,
+        (False, True): formulas.RMSPROP_MOMENTUM,
+        (True, False): formulas.RMSPROP_CENTERED,
+        (True, True): formulas.RMSPROP_BOTH,
+    }[bool(spec.centered), spec.momentum != 0.0]
+    keep = spec.alpha
+    constants = _of(spec.weight_decay, keep, 1 - keep, spec.eps, spec.momentum)
+    return Rule(state, kind, _NO_STEPS, constants)
+
+
+def _of_moments(spec: specs.OfMoments) -> Rule:
+    """Return the rule of an optimizer that has the mean of gradients and one of their squares."""
+    (beta1, beta2), eps = spec.betas, spec.eps
+    mean = {"exp_avg": 0.0}
+    state = {**mean, "exp_avg_sq": 0.0}
+    takes = 1 - beta1, beta2, 1 - beta2
+    match spec:
+        case specs.Adamax(weight_decay=decay):
+            constants = _of(decay, 1 - beta1, beta2, eps)
+            kind = formulas.ADAMAX
+            return Rule({**mean, "exp_inf": 0.0}, kind, _corrections(beta1, beta2), constants)
+        case specs.LAMB(weight_decay=decay):
+            constants = _of(decay, *takes, eps)
+            return Rule(state, formulas.LAMB, _corrections(beta1, beta2), constants)
+        case specs.GroupAdam(l1=l1, l21=l21):
+            state["z"] = 0.0
+            table = _corrections(beta1, beta2)
+            table[1:, 2] = 1 / table[:-1, 1]
+            alone = Rule(state, formulas.GROUP_ADAM, table, _of(*takes, eps, l1, 0.0))
+            constants = _of(*takes, eps, l1, l21)
+            return Rule(state, formulas.GROUP_ADAM, table, constants, chunks=alone)
+    decay = spec.weight_decay
+    decoupled = isinstance(spec, specs.AdamW) or getattr(spec, "decoupled_weight_decay", False)
+
+    def adam(lr: float) -> Sequence[float]:
+        shrink, coupled = (1 - lr * decay, 0.0) if decoupled else (1.0, decay)
+        return lr, coupled, shrink, *takes, eps
+
+    match spec:
+        case specs.NAdam():
+            kind, table = formulas.NADAM, _nadam(spec)
+        case specs.RAdam():
+            kind, table = formulas.RADAM, _radam(beta1, beta2)
+        case _:
+            kind, table = formulas.ADAM, _corrections(beta1, beta2)
+            if spec.amsgrad:
+                kind, state["max_exp_avg_sq"] = formulas.AMSGRAD, 0.0
+    return Rule(state, kind, table, adam)
+
+
+# -- Tables by step: what a formula is told of t, the number of the update, from 1 on
+
+
+def _steps(*slowest: float) -> NDArray[np.float64]:
+    """Return 1, 2, ... until no power of these is seen any more in a float32."""
+    base = max(slowest)
+    last = math.log(2.0**-26) / math.log(base) if 0 < base < 1 else 1.0
+    return np.arange(1, 2 + min(int(last), _MOST_STEPS), dtype=np.float64)
+
+
+def _table(*columns: NDArray[np.float64]) -> Floats:
+    table = np.zeros((len(columns[0]), 3), np.float32)
+    table[:, : len(columns)] = np.stack(columns, axis=1)
+    return table
 
 
 def _corrections(beta1: float, beta2: float) -> Floats:
-    """Return 1 / (1 - beta1^t) and sqrt(1 - beta2^t) by the updates before.
+    """Return 1 / (1 - beta1^t) and sqrt(1 - beta2^t).
 
     The table ends where both are 1.
     """
-    slowest = max(beta1, beta2)
-    last = math.log(2.0**-26) / math.log(slowest) if 0 < slowest < 1 else 1.0
-    t = np.arange(1, 2 + min(int(last), _MOST_STEPS), dtype=np.float64)
-    table = np.stack([1 / (1 - beta1**t), np.sqrt(1 - beta2**t)], axis=1)
-    return np.ascontiguousarray(table, np.float32)
+    t = _steps(beta1, beta2)
+    return _table(1 / (1 - beta1**t), np.sqrt(1 - beta2**t))
 
 
-# -- Compiled by numba. A formula takes weight, states (zeros where it has none) and gradient, all
-# of them Lanes (kernels/lanes.py), and what it is told of the step. Its result: weight and states.
-
-_ZERO = np.float32(0.0)
-
-
-class RowAt(NamedTuple):
-    """The addresses of a row's weight, states (any address, where it has none) and gradient."""
-
-    weight: np.int64
-    a: np.int64
-    b: np.int64
-    c: np.int64
-    grad: np.int64
+def _nadam(spec: specs.NAdam) -> Floats:
+    """Return the weights of gradient and mean, and between them sqrt(1 - beta2^t)."""
+    beta1, beta2 = spec.betas
+    pace = 0.96**spec.momentum_decay
+    t = _steps(beta1, beta2, pace if pace < 1 else 0.0)
+    mu = beta1 * (1 - 0.5 * pace ** np.append(t, len(t) + 1))
+    product, now, later = np.cumprod(mu), mu[:-1], mu[1:]
+    gradient, mean = (1 - now) / (1 - product[:-1]), later / (1 - product[1:])
+    return _table(gradient, np.sqrt(1 - beta2**t), mean)
 
 
-class Coefficients(NamedTuple):
-    """The inputs of a formula beside the row, all float32.
+def _radam(beta1: float, beta2: float) -> Floats:
+    """Return 1 / (1 - beta1^t), and by what the root of the variance is divided.
 
-    They are the rule's constants, and a line of `by_step`.
+    That is 0 while there are too few updates to know the variance.
     """
-
-    constants: tuple[np.float32, ...]
-    x: np.float32
-    y: np.float32
-
-
-@inlined
-def _sgd(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
-    rate, decay = told.constants[:2]
-    return w - rate * (g + decay * w), a, b, c
-
-
-@inlined
-def _momentum(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
-    rate, decay = told.constants[:2]
-    m = told.x * a + told.y * (g + decay * w)
-    return w - rate * m, m, b, c
-
-
-@inlined
-def _nesterov(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
-    rate, decay, keep = told.constants[:3]
-    d = g + decay * w
-    m = told.x * a + told.y * d
-    return w - rate * (d + keep * m), m, b, c
-
-
-@inlined
-def _adagrad(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
-    rate, decay, eps = told.constants[:3]
-    d = g + decay * w
-    total = a + d * d
-    return w - rate * (d / (root(total) + eps)), total, b, c
-
-
-@inlined
-def _adam(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
-    rate, coupled, shrink, take1, keep2, take2, eps = told.constants
-    w = w * shrink
-    d = g + coupled * w
-    m = a + take1 * (d - a)
-    v = keep2 * b + take2 * d * d
-    return w - rate * told.x * (m / (root(v) / told.y + eps)), m, v, c
-
-
-@inlined
-def _amsgrad(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
-    rate, coupled, shrink, take1, keep2, take2, eps = told.constants
-    w = w * shrink
-    d = g + coupled * w
-    m = a + take1 * (d - a)
-    v = keep2 * b + take2 * d * d
-    most = choose(v, c, c, v)
-    return w - rate * told.x * (m / (root(most) / told.y + eps)), m, v, most
-
-
-@inlined
-def _ftrl(w, a, b, c, g, told):  # type: ignore[no-untyped-def]
-    rate, base, sparse, ridge = told.constants[:4]
-    total = b + g * g
-    z = a + (g - (root(total) - root(b)) / rate * w)
-    scale = (base + root(total)) / rate + ridge
-    dense = (choose(z, _ZERO, _ZERO - sparse, sparse) - z) / scale
-    magnitude = choose(z, _ZERO, _ZERO - z, z)
-    w = choose(magnitude, sparse, _ZERO, choose(scale, _ZERO, _ZERO, dense))
-    return w, z, total, c
-
-
-@inlined
-def _load(address, left):  # type: ignore[no-untyped-def]
-    return load(address) if left >= WIDTH else load_first(address, left)
-
-
-@inlined
-def _store(address, value, left):  # type: ignore[no-untyped-def]
-    if left >= WIDTH:
-        store(address, value)
-    else:
-        store_first(address, value, left)
-
-
-@frozen
-def _each(formula, states, n, row, told):  # type: ignore[no-untyped-def]
-    zero = lanes(_ZERO)
-    for left in range(n, 0, -WIDTH):
-        at = 4 * (n - left)
-        a = _load(row.a + at, left) if states > 0 else zero
-        b = _load(row.b + at, left) if states > 1 else zero
-        c = _load(row.c + at, left) if states > 2 else zero
-        w, g = _load(row.weight + at, left), _load(row.grad + at, left)
-        w, a, b, c = formula(w, a, b, c, g, told)
-        _store(row.weight + at, w, left)
-        if states > 0:
-            _store(row.a + at, a, left)
-        if states > 1:
-            _store(row.b + at, b, left)
-        if states > 2:
-            _store(row.c + at, c, left)
-
-
-_FORMULAS = {  # by kind: the formula, and how many states it has
-    _SGD: (_sgd, 0),
-    _MOMENTUM: (_momentum, 1),
-    _NESTEROV: (_nesterov, 1),
-    _ADAGRAD: (_adagrad, 1),
-    _ADAM: (_adam, 2),
-    _AMSGRAD: (_amsgrad, 3),
-    _FTRL: (_ftrl, 2),
-}
-
-
-def step(kind, n, row, told):  # type: ignore[no-untyped-def]
-    """Make one step of `n` elements: a RowAt and the Coefficients.
-
-    For kernels, in which `kind` is a constant: only its formula is compiled.
-    """
-    formula, states = _FORMULAS[kind]
-    _each(formula, states, n, row, told)
-
-
-@overload(step, strict=False, jit_options={**PART, "forceinline": True})
-def _step_in_kernels(kind, _n, _row, _told):  # type: ignore[no-untyped-def]
-    if not isinstance(kind, types.IntegerLiteral):
-        return None  # numba then asks with the constant
-    formula, states = _FORMULAS[kind.literal_value]
-
-    def in_place(_kind, n, row, told):  # type: ignore[no-untyped-def]
-        _each(formula, states, n, row, told)
-
-    return in_place
-
-
-@inlined
-def constants_of(k):  # type: ignore[no-untyped-def]
-    """Return the array as a tuple, to have it in registers."""
-    return (k[0], k[1], k[2], k[3], k[4], k[5], k[6])
-
-
-@inlined
-def coefficients(constants, by_step, last, steps):  # type: ignore[no-untyped-def]
-    """Return the Coefficients of a row that has had so many steps.
-
-    `constants` is a tuple, `by_step` the table's address, `last` its last line.
-    """
-    line = by_step + 8 * min(steps, last)
-    return Coefficients(constants, load_float(line), load_float(line + 4))
-
-
-@functools.cache
-def _apply_of(kind: int) -> Any:
-    def apply(weight, a, b, c, steps, grad, constants, by_step):  # type: ignore[no-untyped-def]
-        w, g = np.int64(weight.ctypes.data), np.int64(grad.ctypes.data)
-        p, q, r = np.int64(a.ctypes.data), np.int64(b.ctypes.data), np.int64(c.ctypes.data)
-        table, last = np.int64(by_step.ctypes.data), len(by_step) - 1
-        told = coefficients(constants_of(constants), table, last, steps[0])
-        steps[0] += 1
-        step(kind, weight.size, RowAt(w, p, q, r, g), told)  # type: ignore[no-untyped-call]
-
-    return apply
+    t = _steps(beta1, beta2**0.5)  # t * beta2^t must vanish
+    correction = 1 - beta2**t
+    most = 2 / (1 - beta2) - 1
+    rho = most - 2 * t * beta2**t / correction
+    known = rho > 5
+    safe = np.where(known, rho, most)
+    rect = np.sqrt((safe - 4) * (safe - 2) * most / ((most - 4) * (most - 2) * safe + (~known)))
+    return _table(1 / (1 - beta1**t), np.where(known, rect * np.sqrt(correction), 0.0))

@@ -59,7 +59,8 @@ from .index import (
     probe,
     shape_of,
 )
-from .optimizers import Floats, RowAt, coefficients, constants_of, step
+from .optimizers import Floats
+from .step import RowAt, coefficients, constants_of, step
 
 LINE_NBYTES = 64  # of the cache
 MOST_AHEAD = 16  # rows that are asked for before they are updated (`lag`)
@@ -227,13 +228,13 @@ def _place(rows, places, target):  # type: ignore[no-untyped-def]
 
 
 @functools.cache
-def apply_of(rule: int, states: int, floats: int) -> Any:
-    """Return the kernel of `apply` for a rule, and rows of so many float32; 0: for any rows."""
+def apply_of(rule: int, frozen_nbytes: int, floats: int) -> Any:
+    """Return the kernel of `apply` for a rule and rows of such sizes; 0: for any rows."""
 
     def apply(index, layout_address, ids, grads, constants, by_step, left):  # type: ignore[no-untyped-def]
         shape, layout = shape_of(index_at(index)), _layout_at(layout_address)
         place = Place(layout.rows, layout.stride)
-        nbytes = 4 * floats * (1 + states) if floats > 0 else layout.nbytes
+        nbytes = frozen_nbytes if floats > 0 else layout.nbytes
         dim = floats if floats > 0 else layout.dim
         state = 4 * floats if floats > 0 else layout.state
         kind = FLOAT32 if floats > 0 else layout.kind

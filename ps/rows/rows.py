@@ -48,12 +48,12 @@ class Rows:
     """Rows by number, which never changes, and the index of their ids."""
 
     def __init__(self, spec: TableSpec, rule: Rule) -> None:
-        num_states = len(rule.state)
+        widths = [rule.width(spec.dim)] * len(rule.state)
         kind = KINDS[spec.dtype]
         item = np.dtype(np.float32 if kind == FLOAT32 else np.uint16)
         weight_nbytes = spec.dim * item.itemsize
         state = -(-weight_nbytes // 4) * 4
-        nbytes = state + 4 * spec.dim * num_states
+        nbytes = state + 4 * sum(widths)
         stride = _stride(nbytes)
         lag = max(4, min(MOST_AHEAD, _AHEAD_NBYTES // nbytes))
         random = spec.rounding == "stochastic"
@@ -68,22 +68,22 @@ class Rows:
         self.ids: Ints = self._id_memory.bytes.view(np.int64)
         self.index = Index(min(self.most, len(self.ids)))
         self.raw: NDArray[np.void] = np.ndarray(self.most, f"V{nbytes}", self.memory, 0, stride)
-        self._item, self._num_states, self._by_step = item, num_states, rule.by_step
+        self._item, self._widths, self._by_step = item, widths, rule.by_step
         self.weight, self.state = self.views(self.raw)
         weights = FLOATS_2D if kind == FLOAT32 else _BITS_2D
         usual = kind == FLOAT32 and spec.dim % WIDTH == 0 and spec.dim <= _MOST_FROZEN
         gather = gather_of(weight_nbytes if usual else 0)
         self._gather = compiled(gather, INTEGER, INTEGER, INTS_1D_IN, weights, INTS_1D)
         push = (INTS_1D_IN, FLOATS_2D_IN, FLOATS_1D, FLOATS_2D, INTS_1D)
-        apply = apply_of(rule.kind, num_states, spec.dim if usual else 0)
+        apply = apply_of(rule.kind, *((nbytes, spec.dim) if usual else (0, 0)))
         self._apply = compiled(apply, INTEGER, INTEGER, *push)
         self._copy = compiled(copy_rows, INTEGER, INTS_1D, INTS_1D_IN, INTS_1D, BYTES_1D)
 
     def views(self, raw: NDArray[np.void]) -> tuple[Weights, list[Floats]]:
-        """Return the weight and each state in rows like those of `raw`, each [n, dim]."""
+        """Return the weight and each state in rows like those of `raw`, each [n, width]."""
         at, dim = int(self.layout["state"][0]), int(self.layout["dim"][0])
-        offsets = [at + 4 * dim * k for k in range(self._num_states)]
-        parts = [(self._item, (dim,)), *[(np.float32, (dim,))] * self._num_states]
+        offsets = [at + 4 * sum(self._widths[:k]) for k in range(len(self._widths))]
+        parts = [(self._item, (dim,)), *((np.float32, (width,)) for width in self._widths)]
         names = [str(k) for k in range(len(parts))]
         kind = np.dtype(
             {

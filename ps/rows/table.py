@@ -120,6 +120,7 @@ class Table:
         if constants is None:
             return self._make(ids)
         self.check_room(len(ids))
+        grads = self._rule.prepared(grads)
         while True:
             unknown, busy = self._pass(constants, ids, grads)
             if len(unknown):

@@ -278,8 +278,9 @@ class Parts:
         shape = len(ids), spec.dim
         dtype = _FLOAT32 if spec.dtype == "float32" else _UINT16
         weight = _array(tensors, "weight", dtype, shape)
+        beside = len(ids), self._rule.width(spec.dim)
         state = tuple(
-            _array(tensors, f"state.{name}", _FLOAT32, shape) for name in self._rule.state
+            _array(tensors, f"state.{name}", _FLOAT32, beside) for name in self._rule.state
         )
         steps = _array(tensors, "steps", _INT64, shape[:1])
         if len(steps) and steps.min() < 0:

@@ -1,15 +1,20 @@
-"""Jobs of the pupil (tests/zoo/pupil.py), and what must be in their books."""
+"""Jobs of the pupil (tests/zoo/pupil.py), what must be in their books, and teachers of no job."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.jobs import Job, write_records
+from tools.jobs import WAIT_S, ZOO, Job, write_records
 from tools.servers import dense, table
+from tools.waiting import until
 
 RECORDS = 1024
 MINIBATCH = 16
@@ -69,3 +74,45 @@ def scale_teachers(job: Job, number: int) -> None:
     client = job.client()
     client.scale(0, num_teachers=number)
     client.close()
+
+
+class Edl:
+    """A command of `edl` that runs until it is told to end: `with Edl(folder, "registry"): ...`."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        """`folder`: for what it says."""
+        self._out = folder / f"{arguments[0]}-{next(self._numbers)}.out"
+        zoo = [f"--model_zoo={ZOO}"] if arguments[0] == "teach" else []
+        with open(self._out, "wb") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "edl", *arguments, *zoo],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.kill()
+        self._process.wait(WAIT_S)
+
+    def send(self, number: int) -> None:
+        """Signal it, and wait for its end."""
+        self._process.send_signal(number)
+        self._process.wait(WAIT_S)
+
+    def told(self, begin: str) -> str:
+        """Return the rest of the line that begins so, once it has said it."""
+
+        def found() -> list[str]:
+            assert self._process.poll() is None or self._out.stat().st_size, "it has ended"
+            lines = self._out.read_text().splitlines()
+            return [line.removeprefix(begin) for line in lines if line.startswith(begin)]
+
+        until(found)
+        return found()[0]

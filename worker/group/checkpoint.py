@@ -92,7 +92,7 @@ def loaded(blob: bytes) -> tuple[Any, dict[str, Tensor]]:
 def fresh_state(spec: ModelSpec, state: str, weight: Tensor) -> Tensor:
     """Return the state of a weight that had no gradient yet."""
     initial = getattr(spec.optimizer, "initial_accumulator_value", 0.0)
-    return torch.full_like(weight, initial if state == "sum" else 0.0)
+    return torch.full_like(weight, initial if state in ("sum", "row_sum", "n") else 0.0)
 
 
 def portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

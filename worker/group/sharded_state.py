@@ -27,7 +27,7 @@ from ...common.errors import DefinitionError
 from ...common.storage import FileRecord
 from ...nn.buffers import Buffers, add_changes, plain_buffers
 from ...nn.model_spec import CHUNK_ELEMENTS, ModelSpec
-from ...nn.optimizers import learning_rate
+from ...nn.optimizers import LAMB, learning_rate
 from ..model import dense_tensors
 from . import optimizer_state
 from .checkpoint import STATE, fresh_state, loaded, portable, stored, write_chunks, write_header
@@ -101,6 +101,11 @@ class ShardedState:
             raise DefinitionError(
                 f"{', '.join(scalars)}: a parameter without a dimension cannot be split: give it "
                 "the shape (1,), or leave --fully_shard out"
+            )
+        if isinstance(spec.optimizer, LAMB):
+            raise DefinitionError(
+                "LAMB looks at the norm of a whole parameter, of which no worker has more than a "
+                "part: take another optimizer, or leave --fully_shard out"
             )
         self.like = list(named.values())
         self._numbers = {name: number for number, name in enumerate(named)}

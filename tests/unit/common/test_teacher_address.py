@@ -2,7 +2,14 @@
 
 import pytest
 
-from edl.common.teacher_address import Served, served_at, split_addresses
+from edl.common.teacher_address import (
+    Registered,
+    Served,
+    parse,
+    registered_at,
+    served_at,
+    split_addresses,
+)
 
 
 def test_a_list_is_split_at_commas():
@@ -28,6 +35,20 @@ def test_a_url_is_a_model_of_a_server(address, expected):
 
 
 @pytest.mark.parametrize(
+    ("address", "registry", "name"),
+    [
+        ("edl://h:7000/lenet", "h:7000", "lenet"),
+        ("edl://[::1]:7000/lenet-v1.2_b", "[::1]:7000", "lenet-v1.2_b"),
+    ],
+)
+def test_a_name_at_a_registry(address, registry, name):
+    assert Registered(address, registry, name) == registered_at(address) == parse(address)
+    with pytest.raises(ValueError, match="names teachers of a registry"):
+        served_at(address)
+    assert registered_at("h:7000") is None
+
+
+@pytest.mark.parametrize(
     ("address", "reason"),
     [
         ("host", "is no HOST:PORT"),
@@ -45,6 +66,11 @@ def test_a_url_is_a_model_of_a_server(address, expected):
         ("kserve+http://me:secret@h:8000/m", "HOST:PORT/MODEL"),
         ("kserve+http://h:8000/m?a=b", "HOST:PORT/MODEL"),
         ("kserve+http://[::1:8000/m", "HOST:PORT/MODEL"),
+        ("edl://h/lenet", "is no edl://HOST:PORT/NAME"),
+        ("edl://h:7000", "is no edl://HOST:PORT/NAME"),
+        ("edl://h:7000/a/b", "is no edl://HOST:PORT/NAME"),
+        ("edl://h:7000/a%20b", "names 'a b', which is no name"),
+        ("edl://h:7000/.a", "names '.a', which is no name"),
     ],
 )
 def test_what_is_neither_is_told_what_it_should_be(address, reason):

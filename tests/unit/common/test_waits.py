@@ -6,7 +6,18 @@ from pathlib import Path
 import edl
 
 ROOT = Path(edl.__file__).parent
-FOLDERS = ("master", "worker", "runtime", "adaptive", "launch", "durable", "ps", "wire", "distill")
+FOLDERS = (
+    "master",
+    "worker",
+    "runtime",
+    "adaptive",
+    "launch",
+    "durable",
+    "ps",
+    "wire",
+    "distill",
+    "registry",
+)
 # What waits for ever where it is called so; with how many arguments it does not.
 WAITS = {"wait": 1, "wait_for": 2, "join": 1, "result": 1, "get": 1, "acquire": 1, "recv": 9}
 COLLECTIVE = "an operation of torch's group, which has a timeout of its own"
@@ -31,6 +42,7 @@ REASONS = {
         "sock.recv(1, socket.MSG_PEEK)": "the socket has a timeout: see the line above"
     },
     "distill/alone.py": {"over.wait()": "until a signal, which is its whole work"},
+    "registry/serve.py": {"over.wait()": "the same"},
     "distill/server.py": {
         "self._changed.wait_for(lambda: self._closed or self._queue.first)": "a thread's next work"
     },

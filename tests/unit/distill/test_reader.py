@@ -8,9 +8,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from edl.common.errors import UsageError
 from edl.common.identity import Identity
 from edl.distill import DistillReader, Rules
-from edl.distill.alone import VARIABLE
 from edl.distill.frames import Part
 from edl.distill.server import Teacher
+from edl.registry.identity import VARIABLE
 
 IDENTITY = Identity("the teachers' token")
 IMAGES = np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32)

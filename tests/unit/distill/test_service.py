@@ -15,6 +15,7 @@ from edl.distill import frames, tree
 from edl.distill.link import Busy, Refused, TeacherLink
 from edl.distill.server import Teacher
 from edl.distill.teachers import Rules, Teachers, Untaught
+from edl.wire.handshake import greet
 
 IDENTITY = Identity("the job's token")
 FAR_S = 60.0
@@ -66,6 +67,26 @@ def place():
 def ask(student, values, records=None):
     """Ask about a tensor, and wait."""
     return student.answer(student.ask(values), len(values) if records is None else records)
+
+
+def test_a_slow_teacher_has_all_of_its_time(place, monkeypatch):
+    """Streams count their time of silence 50 times as fast. Broken once: links give up after 10 s.
+
+    A minibatch that waits behind others at a large model takes longer than that.
+    """
+
+    def hasty(sock, identity, tls, deadline, stall_s, shard):
+        return greet(sock, identity, tls, deadline, stall_s / 50, shard)
+
+    def slow(parts, rows):
+        time.sleep(0.3)
+        return double(parts, rows)
+
+    monkeypatch.setattr("edl.wire.reach.greet", hasty)
+    parts = tree.parts_of(torch.ones(4), "it")
+    answer = place.link(place.teacher(slow, max_batch_size=4)).teach(parts, 4, FAR_S, False)
+
+    assert [2.0] * 4 == answer.parts[0].values.tolist()
 
 
 @pytest.mark.parametrize("rows", [1, 5, 50_000])  # a large one is shared memory's

@@ -17,6 +17,7 @@ BUILT_IN = {
     "mnist_cnn",
     "resnet20",
     "taught_lenet",
+    "taught_text",
     "text_transformer",
 }
 PARTS = (

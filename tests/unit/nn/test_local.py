@@ -6,16 +6,19 @@ import torch
 
 from edl.nn import (
     FTRL,
-    SGD,
-    Adagrad,
-    Adam,
-    AdamW,
+    LAMB,
     Embedding,
+    GroupAdam,
+    Lion,
     LocalRows,
+    RowWiseAdagrad,
     attach,
     torch_optimizer,
 )
 from edl.nn.initializers import initial_rows
+from edl.nn.optimizers import OPTIMIZERS
+from edl.ps.rows.optimizers import make_rule
+from edl.ps.rows.table import Table
 
 
 def test_first_values_are_those_of_the_servers():
@@ -77,8 +80,9 @@ def test_training_rows_equals_training_a_matrix_with_sgd():
         torch.testing.assert_close(row.data, matrix.weight.data[i])
 
 
-@pytest.mark.parametrize("spec", [SGD(0.1, 0.9), Adagrad(), Adam(), AdamW(), FTRL()])
-def test_every_spec_has_an_optimizer_that_lowers_a_loss(spec):
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_spec_has_an_optimizer_that_lowers_a_loss(name):
+    spec = OPTIMIZERS[name](**({"momentum": 0.9} if name == "SGD" else {}))
     weight = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
     optimizer = torch_optimizer(spec, [weight])
     before = weight.square().sum().item()
@@ -103,3 +107,32 @@ def test_ftrl_follows_algorithm_1():
         w = 0.0 if abs(z) <= l1 else -(z - np.sign(z) * l1) / ((beta + n**0.5) / lr + l2)
 
         assert weight.item() == pytest.approx(w, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        RowWiseAdagrad(0.1, weight_decay=0.1, lr_decay=0.1),
+        LAMB(0.05, weight_decay=0.1),
+        GroupAdam(0.05, l1=3.0, l21=30.0),
+        Lion(0.05, weight_decay=0.1, maximize=True),
+    ],
+)
+def test_rows_in_one_process_are_those_of_the_servers(spec):
+    table, rows, rng = Embedding("t", 5, scale=1.0), LocalRows(seed=1), np.random.default_rng(0)
+    attach(table, rows)
+    table(torch.arange(6))
+    optimizer = torch_optimizer(spec, rows.new_parameters())
+    servers = Table(table.spec, 1, make_rule(spec))
+
+    for _ in range(10):
+        ids = np.sort(rng.permutation(6)[:4])
+        grads = rng.normal(size=(4, 5)).astype(np.float32)
+        servers.apply(ids, grads, spec.lr)
+        optimizer.zero_grad(set_to_none=True)
+        for i, grad in zip(ids.tolist(), grads, strict=True):
+            rows.table("t")[i].grad = torch.from_numpy(grad.copy())
+        optimizer.step()
+
+    ours = torch.stack([rows.table("t")[i].data for i in range(6)])
+    np.testing.assert_allclose(servers.pull(np.arange(6)), ours, rtol=1e-4, atol=1e-5)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from edl.nn.buffers import _bits
 from edl.nn.local import torch_optimizer
-from edl.nn.optimizers import SGD, Adagrad, Adam
+from edl.nn.optimizers import SGD, Adagrad, Adam, RMSprop
 from edl.nn.replace import prepare
 from edl.proto import master_pb2 as pb
 from edl.worker.batches import split
@@ -35,6 +35,7 @@ OPTIMIZERS = [
     SGD(lr=0.05, momentum=0.9),
     Adagrad(lr=0.1, eps=0.01),
     Adam(lr=0.01, eps=0.01),
+    RMSprop(lr=0.01, eps=0.01),
 ]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64]
 WHOLE = [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64]

@@ -8,7 +8,22 @@ from torch import nn
 
 from edl.common import storage
 from edl.common.errors import CheckpointError
-from edl.nn import FTRL, SGD, Adagrad, Adam, AdamW
+from edl.nn import (
+    FTRL,
+    LAMB,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    GroupAdam,
+    Lion,
+    NAdam,
+    RAdam,
+    RMSprop,
+    RowWiseAdagrad,
+)
 from edl.nn.model_spec import CHUNK_ELEMENTS
 from edl.nn.optimizers import learning_rate
 from edl.ps.books.aggregation import Policy, Update
@@ -26,7 +41,16 @@ OPTIMIZERS = {
     "adam": Adam(lr=5e-3),
     "amsgrad": Adam(lr=3e-3, amsgrad=True),
     "adamw": AdamW(lr=3e-3, weight_decay=0.05),
-    "ftrl": FTRL(lr=0.1, l1=1e-4, l2=1e-3),
+    "ftrl": FTRL(lr=0.1, l1=1e-4, l2=1e-3, initial_accumulator_value=0.1),
+    "rmsprop": RMSprop(lr=3e-3, momentum=0.9, centered=True, eps=1e-3),
+    "adadelta": Adadelta(lr=0.1, eps=1e-3),
+    "adamax": Adamax(lr=3e-3, maximize=True),
+    "nadam": NAdam(lr=3e-3),
+    "radam": RAdam(lr=3e-3, betas=(0.8, 0.9)),
+    "lion": Lion(lr=1e-3, weight_decay=0.1),
+    "row-wise": RowWiseAdagrad(lr=0.05, initial_accumulator_value=0.1, lr_decay=0.1),
+    "lamb": LAMB(lr=3e-3, weight_decay=0.1),
+    "group-adam": GroupAdam(lr=3e-3, l1=1e-3, l21=1.0),
 }
 by_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 

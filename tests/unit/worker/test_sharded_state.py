@@ -7,7 +7,7 @@ from torch import nn
 
 from edl.common import storage
 from edl.common.errors import CheckpointError, DefinitionError
-from edl.nn import SGD, Adagrad, Adam
+from edl.nn import LAMB, SGD, Adagrad, Adam, NAdam
 from edl.nn.model_spec import CHUNK_ELEMENTS
 from edl.proto import master_pb2 as pb
 from edl.worker.group.orders import AgreedOrders
@@ -21,6 +21,7 @@ OPTIMIZERS = {
     "momentum": SGD(lr=0.05, momentum=0.9),
     "adagrad": Adagrad(lr=0.05, initial_accumulator_value=0.1),
     "adam": Adam(lr=5e-3),
+    "nadam": NAdam(lr=5e-3),
 }
 by_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 
@@ -244,6 +245,11 @@ def test_a_parameter_that_cannot_be_cut_is_refused_by_name():
 
 def take(number, round_=1, cut="c"):
     return pb.Order(id=number, kind=pb.Order.TAKE, cut=cut, round=round_)
+
+
+def test_an_optimizer_of_whole_parameters_is_refused_in_one_sentence():
+    with pytest.raises(DefinitionError, match="LAMB .*leave --fully_shard out"):
+        member(LAMB(), 1, 0)
 
 
 def test_a_cut_is_taken_when_all_know_of_it_or_there_is_nothing_to_train():

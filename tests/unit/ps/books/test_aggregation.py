@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edl.nn import optimizers
+from edl.nn import StepDecay, optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec
 from edl.ps.books.aggregation import Aggregation, Policy, Update
 from edl.ps.books.answers import Outcome
@@ -100,7 +100,7 @@ def test_a_stale_push_learns_at_the_rate_divided_by_its_staleness(version, step)
 
 
 def test_a_schedule_follows_the_version():
-    spec = ModelSpec(SPEC.dense, (), optimizers.SGD(lr=optimizers.StepDecay(1.0, 1, 0.5)))
+    spec = ModelSpec(SPEC.dense, (), optimizers.SGD(lr=StepDecay(1.0, 1, 0.5)))
     made = Store(index=0, slot_map=SlotMap(1), policy=Policy(grads_to_wait=2))
     made.init(spec, {("w", 0): np.zeros(2, np.float32)}, True)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edl.common.errors import EdlError
-from edl.nn import optimizers
+from edl.nn import StepDecay
 from edl.nn.model_spec import CHUNK_ELEMENTS
 from edl.ps.books.aggregation import Policy, Update
 from edl.ps.books.answers import Outcome
@@ -231,7 +231,7 @@ def test_an_empty_push_is_applied_beside_others(stage_of):
 
 
 def test_each_step_has_the_rate_of_its_own_number(stage_of):
-    spec = model(lr=optimizers.StepDecay(-1.0, 1, 0.5))
+    spec = model(lr=StepDecay(-1.0, 1, 0.5))
     stage = stage_of(one_store(spec=spec))
 
     pushes = [stage.push(task, 1, 0, 1) for task in range(3)]

@@ -128,6 +128,7 @@ def again(folder, of="a", incarnation="b", policy=ASYNC, at_least=0):
         model(optimizers.FTRL(0.1)),
         model(optimizers.Adam(0.1), dtype="bfloat16", rounding="stochastic"),
         model(optimizers.Adagrad(0.1), dtype="float16"),
+        model(optimizers.RowWiseAdagrad(0.1), dtype="float16"),
     ],
     ids=lambda spec: f"{type(spec.optimizer).__name__}-{spec.tables[0].dtype}",
 )

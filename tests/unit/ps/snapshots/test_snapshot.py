@@ -121,6 +121,9 @@ def test_the_next_steps_equal_the_uninterrupted_run(start_shards, tmp_path, n, m
         optimizers.Adagrad(0.1),
         optimizers.AdamW(0.1),
         optimizers.FTRL(0.1),
+        optimizers.RowWiseAdagrad(0.1),
+        optimizers.GroupAdam(0.1, l1=0.01, l21=0.01),
+        optimizers.NAdam(0.1),
     ],
 )
 def test_each_optimizers_state_is_restored(start_shards, tmp_path, optimizer):

@@ -11,10 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .initializers import mix64
-
 _FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return splitmix64's finaliser, element by element."""
+    z = values + GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 def hash64(field: str, values: Any) -> NDArray[np.int64]:

@@ -1,0 +1,1 @@
+"""A registry of teachers: they register under a name, for a while; students follow the name."""
