@@ -31,7 +31,7 @@ class Rows:
     """Rows of a table, by id, ascending.
 
     `ids` int64[N], `weight` float32[N, D], `state` what the optimizer keeps beside it, by name,
-    each float32[N, D]; `steps` int64[N], the updates that a row has had.
+    each float32[N, D] (of a row-wise optimizer [N, 1]); `steps` int64[N], the updates of a row.
     """
 
     table: str
@@ -124,7 +124,8 @@ def _selected(spec: TableSpec, block: pieces.Rows, wanted: Ids | None) -> Rows:
 
 def _none(spec: TableSpec, like: Sequence[Rows]) -> Rows:
     empty, ids = np.zeros((0, spec.dim), np.float32), np.zeros(0, np.int64)
-    return Rows(spec.name, ids, empty, dict.fromkeys(like[0].state if like else (), empty), ids)
+    state = {name: values[:0] for name, values in (like[0].state if like else {}).items()}
+    return Rows(spec.name, ids, empty, state, ids)
 
 
 def _check_unique(spec: TableSpec, sorted_ids: Ids) -> None:
