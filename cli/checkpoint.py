@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -38,7 +38,7 @@ def _opened(*names: str, checksums: bool = True) -> Iterator[list[Checkpoint]]:
 
 @click.group()
 def checkpoint() -> None:
-    """Checkpoints: show one, read its rows, compare two, convert one to files for others.
+    """Checkpoints: show one, read its rows, compare two, convert one to files and back.
 
     CHECKPOINT is a folder version-..., a folder of such (the newest that is whole is taken), or a
     job's name or folder.
@@ -150,3 +150,66 @@ def convert(checkpoint: str, out: Path, form: str, state: bool) -> None:
     with _opened(checkpoint) as (found,):
         folder = convert_.convert(found, out, form, state)
     click.echo(f"wrote {folder}: {', '.join(sorted(file.name for file in folder.iterdir()))}")
+
+
+@checkpoint.command()
+@click.argument("model_def")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--model_zoo", default="", metavar="DIR", help="A folder of definitions.")
+@click.option("--model_params", default="", metavar="K=V,...", help="Arguments of model().")
+@click.option(
+    "--dense",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Dense values: safetensors, by the names of the model's state_dict().",
+)
+@click.option(
+    "--rows",
+    multiple=True,
+    metavar="TABLE=FILE",
+    help="Rows of a table: Parquet (id, weight), safetensors or .npz (ids, weight).",
+)
+@click.option("--partial", is_flag=True, help="What --dense lacks begins with first values.")
+@click.option(
+    "--ps_embedding_threshold",
+    type=click.IntRange(0),
+    metavar="BYTES",
+    help="As of the job that is to begin from it.",
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), metavar="N")
+def make(
+    model_def: str,
+    out: Path,
+    dense: Path | None,
+    rows: tuple[str, ...],
+    partial: bool,
+    seed: int,
+    **flags: Any,
+) -> None:
+    """Make a checkpoint in a new folder OUT of values that were trained elsewhere.
+
+    `edl train --checkpoint_dir_for_init OUT` begins from it, with the optimizer's state afresh.
+    """
+    from ..common.settings import JobSettings
+    from ..common.values import convert as typed
+    from ..model_zoo.spec import load_definition
+    from ..serve import make as make_
+
+    found: dict[str, Path] = {}
+    for each in rows:
+        table, equals, path = each.rpartition("=")
+        if not equals or not table or table in found:
+            raise UsageError(f"--rows {each}: write TABLE=FILE, once for each table.")
+        found[table] = Path(path)
+    if dense is None and (partial or not found):
+        raise UsageError(
+            "There is nothing to begin from: give --dense, or --rows without --partial."
+        )
+    threshold = flags["ps_embedding_threshold"]
+    if threshold is None:
+        threshold = JobSettings.ps_embedding_threshold
+    params = typed(flags["model_params"], dict[str, Any], "--model_params")
+    definition = load_definition(model_def, flags["model_zoo"], params)
+    given = make_.Given(dense, found, partial)
+    made = make_.make(definition, given, out, threshold_bytes=threshold, seed=seed)
+    click.echo(f"wrote {made}; next: edl train --checkpoint_dir_for_init {out}")

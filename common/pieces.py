@@ -86,7 +86,10 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a table as a file has them: `weight` float32, or the bits of 16-bit rows."""
+    """Rows of a table as a file has them: `weight` float32, or the bits of 16-bit rows.
+
+    A state is as wide as the weight, or one number a row.
+    """
 
     table: str
     ids: NDArray[np.int64]
@@ -113,8 +116,8 @@ class Mapped:
             must_be(told, [(str, int, int, int)], "chunks")
             for number, (tensor, chunk, steps, _) in enumerate(told):
                 value = self._array(f"{number}.value", np.float32, 1)
-                prefix = f"{number}.{STATE}"
-                yield Chunk(tensor, chunk, steps, value, self._state(prefix, value.shape))
+                state = self._state(f"{number}.{STATE}", [value.shape])
+                yield Chunk(tensor, chunk, steps, value, state)
 
     def rows(self) -> Rows | None:
         """Return the rows in it; None where it has none. Raises CheckpointError, as `chunks`."""
@@ -125,17 +128,19 @@ class Mapped:
             ids = self._array("ids", np.int64, 1)
             weight = self._array("weight", None, 2)
             steps = self._array("steps", np.int64, 1)
-            state = self._state(STATE, weight.shape)
+            state = self._state(STATE, [weight.shape, (len(ids), 1)])
             if not len(ids) == len(weight) == len(steps):
                 raise ValueError(f"it has {len(ids)} ids of {len(weight)} rows")
             return Rows(self.about["rows"], ids, weight, steps, state)
 
-    def _state(self, prefix: str, shape: tuple[int, ...]) -> dict[str, NDArray[np.float32]]:
+    def _state(self, prefix: str, shapes: list[tuple[int, ...]]) -> dict[str, NDArray[np.float32]]:
+        """Return the optimizer's state, of one of these shapes. Raises ValueError."""
         names = [name for name in self.tensors if name.startswith(prefix)]
-        found = {n.removeprefix(prefix): self._array(n, np.float32, len(shape)) for n in names}
+        dims = len(shapes[0])
+        found = {n.removeprefix(prefix): self._array(n, np.float32, dims) for n in names}
         for name, values in found.items():
-            if values.shape != shape:
-                raise ValueError(f"{prefix}{name} is {list(values.shape)}, not {list(shape)}")
+            if values.shape not in shapes:
+                raise ValueError(f"{prefix}{name} is {list(values.shape)}, not {list(shapes[0])}")
         return found
 
     def _array(self, name: str, dtype: type | None, dims: int) -> NDArray[Any]:

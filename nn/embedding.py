@@ -90,8 +90,9 @@ class Embedding(nn.Module):
         self.source: RowSource | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has: not the source, which is of one forward pass of this module."""
-        return {**self.__dict__, "source": None}
+        """Return what a copy has: not a source that is of one forward pass of this module."""
+        source = self.source if getattr(self.source, "lasting", False) else None
+        return {**self.__dict__, "source": source}
 
     @property
     def spec(self) -> TableSpec:

@@ -31,7 +31,7 @@ class Rows:
     """Rows of a table, by id, ascending.
 
     `ids` int64[N], `weight` float32[N, D], `state` what the optimizer keeps beside it, by name,
-    each float32[N, D]; `steps` int64[N], the updates that a row has had.
+    each float32[N, D] (of a row-wise optimizer [N, 1]); `steps` int64[N], the updates of a row.
     """
 
     table: str
@@ -124,7 +124,8 @@ def _selected(spec: TableSpec, block: pieces.Rows, wanted: Ids | None) -> Rows:
 
 def _none(spec: TableSpec, like: Sequence[Rows]) -> Rows:
     empty, ids = np.zeros((0, spec.dim), np.float32), np.zeros(0, np.int64)
-    return Rows(spec.name, ids, empty, dict.fromkeys(like[0].state if like else (), empty), ids)
+    state = {name: values[:0] for name, values in (like[0].state if like else {}).items()}
+    return Rows(spec.name, ids, empty, state, ids)
 
 
 def _check_unique(spec: TableSpec, sorted_ids: Ids) -> None:
@@ -159,6 +160,14 @@ def widened(weight: NDArray[Any], dtype: str) -> Values:
     if dtype == "float16":
         return weight.view(np.float16).astype(np.float32)
     return (weight.astype(np.uint32) << 16).view(np.float32)
+
+
+def narrowed(values: Values, dtype: str) -> NDArray[np.uint16]:
+    """Return the bits that a table of 16-bit rows keeps of these values."""
+    if dtype == "float16":
+        return values.astype(np.float16).view(np.uint16)
+    bits: NDArray[np.uint16] = (rounded(values, dtype).view(np.uint32) >> 16).astype(np.uint16)
+    return bits
 
 
 def rounded(values: Values, dtype: str) -> Values:

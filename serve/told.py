@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _FEW = 4  # values of a row in a table, unless -o wide
+_LONG = 60  # characters of an optimizer's argument
 _MOST_DENSE = 12  # tensors, likewise
 
 
@@ -27,7 +28,7 @@ def shown(about: dict[str, Any], wide: bool) -> list[RenderableType]:
     """Draw what a checkpoint says of itself."""
     optimizer = dict(about["optimizer"])
     name = optimizer.pop("name")
-    arguments = ", ".join(f"{key}={value}" for key, value in optimizer.items())
+    arguments = ", ".join(f"{key}={_short(value)}" for key, value in optimizer.items())
     params = ", ".join(f"{key}={value}" for key, value in about["model_params"].items())
     definition = about["definition"] or "not said"
     top = _table("", "")
@@ -55,6 +56,12 @@ def shown(about: dict[str, Any], wide: bool) -> list[RenderableType]:
     if about["dense"]:
         parts += ["", _dense(about["dense"], wide)]
     return parts
+
+
+def _short(value: object) -> str:
+    """Return a value as text; a schedule may be a table of thousands."""
+    text = str(value)
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
 def _dense(tensors: list[dict[str, Any]], wide: bool) -> Table:

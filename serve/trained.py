@@ -15,6 +15,7 @@ from torch.nn import functional
 from ..common.errors import CheckpointError, DefinitionError, UsageError
 from ..model_zoo.spec import load_definition
 from ..nn.dense import dense_tensors, model_spec
+from ..nn.device import seed_step
 from ..nn.embedding import Embedding, attach
 from ..nn.model_spec import another_model
 from ..nn.replace import prepare
@@ -25,20 +26,36 @@ Made = nn.Module | Callable[[], nn.Module]
 
 
 class StoredRows:
-    """A RowSource of a checkpoint's tables: what was trained, and first values of other ids."""
+    """A RowSource of a checkpoint's tables: what was trained, and first values of other ids.
+
+    Copies of a model share it. Pickled, it is the place of the checkpoint, which is opened again.
+    """
+
+    lasting = True  # for Embedding.__getstate__
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Sort the ids of all tables. Raises CheckpointError where a file is not as it must be."""
+        self._directory = checkpoint.directory.resolve()
         self.tables = {
             spec.name: Lookup(spec, checkpoint.spec.seed, checkpoint.rows(spec.name))
             for spec in checkpoint.spec.tables
         }
+
+    def __deepcopy__(self, _memo: object) -> StoredRows:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[Path], StoredRows], tuple[Path]]:
+        return _reopened, (self._directory,)
 
     def rows(self, table: Embedding, ids: Tensor) -> Tensor:
         unique, inverse = np.unique(ids.detach().cpu().numpy().reshape(-1), return_inverse=True)
         found = torch.from_numpy(self.tables[table.name].rows(unique)).to(ids.device)
         places = torch.from_numpy(inverse.reshape(-1)).to(ids.device)
         return functional.embedding(places, found).reshape(*ids.shape, table.dim)
+
+
+def _reopened(directory: Path) -> StoredRows:
+    return StoredRows(open_checkpoint(directory, checksums=False))
 
 
 def load(
@@ -58,14 +75,15 @@ def load(
     `model_params`.
 
     Rows are mapped, not read: they come into memory when they are asked for. An id that was never
-    trained has the row that the job would answer. A copy of the model has no tables: load it again.
+    trained has the row that the job would answer.
     `checksums`: see open_checkpoint.
 
     Raises EdlError: no checkpoint that is whole, another model's, a definition that is not there.
     """
     found = open_checkpoint(checkpoint, checksums=checksums)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(found.spec.seed)  # what is in no checkpoint is as a worker has it
+        # What is in no checkpoint is as a worker has it.
+        seed_step(found.spec.seed, torch.device("cpu"))
         model = _made(found, definition, model_params, model_zoo)
         # What has trained as a dense tensor is no table, however big; all else is one.
         prepare(model, 1, {tensor.name for tensor in found.spec.dense})

@@ -75,12 +75,17 @@ def features_of(definition: Definition, first: int, last: int) -> Any:
 
 
 def train(
-    folder: Path, shards: int, steps: int = 4, model_def: str = "ranker", **params: Any
+    folder: Path,
+    shards: int,
+    steps: int = 4,
+    model_def: str = "ranker",
+    optimizer: Optimizer | None = None,
+    **params: Any,
 ) -> Trained:
     """Train a definition on the records below KNOWN; its checkpoint has so many shards."""
     definition = load_definition(model_def, str(ZOO), params)
     made = Trained(storage.version_directory(folder, steps), empty(shards), definition)
-    spec = model_spec(made.make_model(), definition.optimizer(), SEED)
+    spec = model_spec(made.make_model(), optimizer or definition.optimizer(), SEED)
     with serving(shards, spec, stores=made.stores) as client:
         trainer = PsTrainer(made.make_model, definition.loss, client, spec, device=CPU)
         for number in range(steps):

@@ -1,8 +1,10 @@
 """`edl.load`: the outputs of a loaded model are those that the job would predict."""
 
+import copy
 import gc
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -114,6 +116,16 @@ def test_rows_are_read_from_the_files_when_they_are_asked_for(trained, tmp_path)
     shutil.rmtree(folder)
 
     assert_predicts(trained, model)
+
+
+def test_a_copy_shares_the_tables_and_a_pickle_opens_them_again(trained):
+    model = edl.load(trained.checkpoint)
+
+    assert_predicts(trained, copy.deepcopy(model))
+    pickled = pickle.dumps(model)
+    assert b"version-0000" in pickled
+    assert_predicts(trained, pickle.loads(pickled))
+    assert copy.deepcopy(model).users.source is model.users.source
 
 
 def test_files_that_are_mapped_hold_no_descriptor(trained):

@@ -10,6 +10,7 @@ from tools.trained import train
 
 import edl
 from edl.common.errors import CheckpointError, UsageError
+from edl.nn import RowWiseAdagrad
 from edl.serve.checkpoint import open_checkpoint
 from edl.serve.rows import blocks
 
@@ -45,6 +46,23 @@ def test_rows_of_16_bits_come_as_the_floats_that_they_are(tmp_path):
     ids, bits, *_ = servers_rows(trained.checkpoint, "users")
     np.testing.assert_array_equal(ids, found.ids)
     np.testing.assert_array_equal((bits.astype(np.uint32) << 16).view(np.float32), found.weight)
+
+
+def test_an_optimizer_may_keep_one_number_a_row(tmp_path):
+    """Broken once: a state must be as wide as the weight."""
+    trained = train(tmp_path, 2, optimizer=RowWiseAdagrad(lr=0.1))
+
+    found = edl.rows(trained.checkpoint, "users")
+
+    ids, weight, state, _ = servers_rows(trained.checkpoint, "users")
+    np.testing.assert_array_equal(weight, found.weight)
+    assert (len(ids), 1) == state.shape
+    np.testing.assert_array_equal(state, found.state["row_sum"])
+    found.to_parquet(tmp_path / "users.parquet")
+    read = pq.read_table(tmp_path / "users.parquet")["state.row_sum"].to_pylist()
+    assert state.tolist() == read
+    none = edl.rows(trained.checkpoint, "users", [-3])
+    assert (0, 1) == none.state["row_sum"].shape
 
 
 def test_ids_choose_rows_and_those_that_are_not_there_are_left_out(trained):
