@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .by_name import ByName
 from .hashing import hash64
 from .metrics import AUC, Accuracy, LogLoss, Mean, MeanSquaredError, Metric
 from .optimizers import (
@@ -68,6 +69,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "ByName",
     "Constant",
     "Cosine",
     "Embedding",

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..nn.by_name import ByName, Optimizers
 from ..nn.embedding import Embedding, tables
 from ..nn.model_spec import DenseSpec, ModelSpec
-from ..nn.optimizers import Optimizer
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +35,16 @@ def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:
     return found
 
 
-def model_spec(model: nn.Module, optimizer: Optimizer, seed: int) -> ModelSpec:
+def model_spec(model: nn.Module, optimizer: Optimizers, seed: int) -> ModelSpec:
     """Return what the servers must know of the model."""
     dense = tuple(
         DenseSpec(name, tuple(tensor.shape), kind)
         for name, (tensor, kind) in dense_tensors(model).items()
     )
-    return ModelSpec(dense, tuple(tables(model).values()), optimizer, seed)
+    spec = ModelSpec(dense, tuple(tables(model).values()), optimizer, seed)
+    if isinstance(optimizer, ByName):
+        optimizer.check([*(d.name for d in dense), *(t.name for t in spec.tables)])
+    return spec
 
 
 def compiled(model: nn.Module) -> Callable[..., Any]:
