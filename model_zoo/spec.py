@@ -179,10 +179,8 @@ class Definition:
             made = self._function("optimizer")()
         except DefinitionError as error:
             raise self._wrong("optimizer", f"is not possible: {error}") from error
-        if type(made) not in (
-            *OPTIMIZERS.values(),
-            ByName,
-        ):  # nor a class derived from one: servers know none
+        known = *OPTIMIZERS.values(), ByName
+        if type(made) not in known:  # nor a class derived from one: servers know none
             raise self._wrong(
                 "optimizer",
                 f"returned {_kind(made)}, no optimizer of edl.nn; the servers run it and keep its "
