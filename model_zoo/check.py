@@ -18,10 +18,12 @@ from ..common.errors import EdlError
 from ..common.settings import JobSettings
 from ..data.reader import Records
 from ..nn.buffers import Buffers, shape_of
+from ..nn.by_name import ByName, all_of, of_all
 from ..nn.embedding import Embedding, attach, tables
 from ..nn.fitness import Weights, check_loss, faults, remarks
 from ..nn.local import LocalRows, torch_optimizer
 from ..nn.metrics import values
+from ..nn.model_spec import TableSpec
 from ..nn.optimizers import Optimizer
 from ..nn.outputs import arrays_of
 from ..nn.replace import prepare
@@ -106,6 +108,17 @@ class _Trial:
             self.note("error", what, detail)
             raise _Stop from error
 
+    def _check_names(self, optimizer: object, specs: dict[str, TableSpec]) -> None:
+        """Check which tensors several optimizers are of.
+
+        Raises DefinitionError.
+        """
+        if isinstance(optimizer, ByName):
+            names = [name for name, _ in self._model.named_parameters()]
+            optimizer.check([*names, *specs])
+            if self._strategy != "ps":
+                of_all(optimizer, names)
+
     def _told(self, error: Exception) -> str:
         """Return the error with the user's own line, the last one in the definition's file."""
         where = ""
@@ -130,10 +143,12 @@ class _Trial:
         self.note("ok", "model", f"{dense:,} dense parameters; tables on the servers: {told}")
         if self._definition.has("optimizer"):
             optimizer = self._try("optimizer", self._definition.optimizer)
-            tried = optimizer
-            if self._strategy == "ps":  # whose servers also take a rate that torch refuses
-                tried = replace(optimizer, lr=1e-3)
-            self._try("optimizer", _check_values, tried)
+            self._try("optimizer", self._check_names, optimizer, specs)
+            for tried in all_of(optimizer):
+                if self._strategy == "ps":  # whose servers also take a rate that torch refuses
+                    self._try("optimizer", _check_values, replace(tried, lr=1e-3))
+                else:
+                    self._try("optimizer", _check_values, tried)
             self.note("ok", "optimizer", str(optimizer))
         metrics = self._try("metrics", self._definition.metrics)
         if metrics:

@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.errors import DefinitionError
 from ..data.reader import about_text
+from ..nn.by_name import ByName, Optimizers
 from ..nn.metrics import Metric
-from ..nn.optimizers import OPTIMIZERS, Optimizer
+from ..nn.optimizers import OPTIMIZERS
 from ..nn.torch_metric import as_metric
 from .catalogue import did_you_mean, find, list_definitions
 
@@ -171,21 +172,22 @@ class Definition:
     def loss(self) -> Callable[..., Any]:
         return self._function("loss")
 
-    def optimizer(self) -> Optimizer:
+    def optimizer(self) -> Optimizers:
         """Return the optimizer spec."""
         made: Any
         try:
             made = self._function("optimizer")()
         except DefinitionError as error:
             raise self._wrong("optimizer", f"is not possible: {error}") from error
-        if type(made) not in OPTIMIZERS.values():  # nor a class derived from one: servers know none
+        known = *OPTIMIZERS.values(), ByName
+        if type(made) not in known:  # nor a class derived from one: servers know none
             raise self._wrong(
                 "optimizer",
                 f"returned {_kind(made)}, no optimizer of edl.nn; the servers run it and keep its "
                 "state, so return a spec of edl.nn, and none of one's own: "
-                f"{', '.join(OPTIMIZERS)}",
+                f"{', '.join(OPTIMIZERS)}; or a ByName of several",
             )
-        optimizer: Optimizer = made
+        optimizer: Optimizers = made
         return optimizer
 
     def feed(self, records: object, mode: str) -> tuple[Any, Any]:

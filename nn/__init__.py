@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ..common.hashing import hash64
+from .by_name import ByName
 from .metrics import AUC, Accuracy, LogLoss, Mean, MeanSquaredError, Metric
 from .optimizers import (
     FTRL,
@@ -68,6 +69,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "ByName",
     "Constant",
     "Cosine",
     "Embedding",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from .by_name import ByName, Optimizers
 from .embedding import tables
 from .model_spec import CHUNK_ELEMENTS, DenseSpec, ModelSpec
-from .optimizers import Optimizer
 
 
 def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:
@@ -27,13 +27,16 @@ def dense_tensors(model: nn.Module) -> dict[str, tuple[Tensor, str]]:
     return found
 
 
-def model_spec(model: nn.Module, optimizer: Optimizer, seed: int) -> ModelSpec:
+def model_spec(model: nn.Module, optimizer: Optimizers, seed: int) -> ModelSpec:
     """Return what the servers must know of the model."""
     dense = tuple(
         DenseSpec(name, tuple(tensor.shape), kind)
         for name, (tensor, kind) in dense_tensors(model).items()
     )
-    return ModelSpec(dense, tuple(tables(model).values()), optimizer, seed)
+    spec = ModelSpec(dense, tuple(tables(model).values()), optimizer, seed)
+    if isinstance(optimizer, ByName):
+        optimizer.check([*(each.name for each in dense), *(each.name for each in spec.tables)])
+    return spec
 
 
 @torch.no_grad()

@@ -71,7 +71,7 @@ def torch_optimizer(
     For a schedule, set `group["lr"] = learning_rate(spec, version)` before each step.
     """
     if not isinstance(spec, optimizers.Optimizer):
-        raise DefinitionError(f"{spec!r} is no optimizer of edl.nn.")
+        raise DefinitionError(f"{spec!r} is no optimizer of edl.nn; of ByName take of(name).")
     fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
     fields["lr"] = optimizers.learning_rate(spec, 0)
     name = type(spec).__name__

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from ..common.errors import EdlError
 from ..common.foreign import must_be, parse
-from . import optimizers
+from . import by_name
+from .optimizers import Optimizer
 
 DTYPES = ("float32", "bfloat16", "float16")
 ROUNDINGS = ("nearest", "stochastic")
@@ -70,8 +71,17 @@ class ModelSpec:
 
     dense: tuple[DenseSpec, ...]
     tables: tuple[TableSpec, ...]
-    optimizer: optimizers.Optimizer
+    optimizer: by_name.Optimizers
     seed: int = 0
+
+    @property
+    def dense_optimizer(self) -> Optimizer:
+        """Return the one optimizer of all dense tensors.
+
+        Raises DefinitionError where they have several.
+        """
+        names = [dense.name for dense in self.dense if dense.kind == "parameter"]
+        return by_name.of_all(self.optimizer, names)
 
     @property
     def of_servers(self) -> ModelSpec:
@@ -83,7 +93,7 @@ class ModelSpec:
             {
                 "dense": [dataclasses.asdict(d) for d in self.dense],
                 "tables": [dataclasses.asdict(t) for t in self.tables],
-                "optimizer": optimizers.to_dict(self.optimizer),
+                "optimizer": by_name.to_dict(self.optimizer),
                 "seed": self.seed,
             },
             sort_keys=True,
@@ -100,7 +110,7 @@ class ModelSpec:
         if type(values.get("seed")) is not int:
             raise ValueError(f"the seed is {values.get('seed')!r}, not a whole number")
         try:
-            optimizer = optimizers.from_dict(values["optimizer"])
+            optimizer = by_name.from_dict(values["optimizer"])
             tables = tuple(TableSpec(**t) for t in values["tables"])
         except (KeyError, TypeError, EdlError) as error:
             raise ValueError(f"it has no optimizer or tables that are known: {error}") from error

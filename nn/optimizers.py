@@ -23,7 +23,7 @@ def _later(default: Any) -> Any:
     return field(default=default, metadata={"later": True})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class _Spec:
     """What all optimizers have: numbers that can be told to the servers.
 
@@ -57,6 +57,12 @@ class _Spec:
         if min(self.clip_value, self.clip_row_norm) < 0:
             raise DefinitionError(f"{type(self).__name__}: clip above 0, or at 0 not at all")
 
+    def __repr__(self) -> str:
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name != "lr"}
+        told = [f"{n}={v!r}" for n, v in given.items() if n == "lr" or v != defaults[n]]
+        return f"{type(self).__name__}({', '.join(sorted(told, key=lambda t: t[:3] != 'lr='))})"
+
     def _number(self, name: str, value: Any) -> float:
         good = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if not good or not math.isfinite(value):
@@ -76,7 +82,7 @@ class _Spec:
         return betas
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SGD(_Spec):
     """torch.optim.SGD: momentum, Nesterov, dampening, L2 weight decay."""
 
@@ -87,7 +93,7 @@ class SGD(_Spec):
     nesterov: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adagrad(_Spec):
     """torch.optim.Adagrad; lr_decay counts the updates of each row for itself."""
 
@@ -98,7 +104,7 @@ class Adagrad(_Spec):
     lr_decay: float = _later(0.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowWiseAdagrad(_Spec):
     """Adagrad with one number of state a row, as torchrec's EXACT_ROWWISE_ADAGRAD.
 
@@ -113,7 +119,7 @@ class RowWiseAdagrad(_Spec):
     lr_decay: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adam(_Spec):
     """torch.optim.Adam; with amsgrad=True the AMSGrad variant."""
 
@@ -124,7 +130,7 @@ class Adam(_Spec):
     amsgrad: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AdamW(_Spec):
     """torch.optim.AdamW: weight decay decoupled from the gradient."""
 
@@ -135,7 +141,7 @@ class AdamW(_Spec):
     amsgrad: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NAdam(_Spec):
     """torch.optim.NAdam: Adam with Nesterov's momentum."""
 
@@ -147,7 +153,7 @@ class NAdam(_Spec):
     decoupled_weight_decay: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RAdam(_Spec):
     """torch.optim.RAdam: Adam whose first steps are not divided by a variance of few samples."""
 
@@ -158,7 +164,7 @@ class RAdam(_Spec):
     decoupled_weight_decay: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adamax(_Spec):
     """torch.optim.Adamax: Adam with the greatest gradient so far instead of the variance."""
 
@@ -168,7 +174,7 @@ class Adamax(_Spec):
     weight_decay: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RMSprop(_Spec):
     """torch.optim.RMSprop, centered and with momentum too."""
 
@@ -180,7 +186,7 @@ class RMSprop(_Spec):
     centered: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Adadelta(_Spec):
     """torch.optim.Adadelta."""
 
@@ -190,7 +196,7 @@ class Adadelta(_Spec):
     weight_decay: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lion(_Spec):
     """Lion (Chen et al. 2023, "Symbolic discovery of optimization algorithms", program 1).
 
@@ -203,7 +209,7 @@ class Lion(_Spec):
     weight_decay: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LAMB(_Spec):
     """LAMB (You et al. 2020, "Large batch optimization for deep learning", algorithm 2).
 
@@ -218,7 +224,7 @@ class LAMB(_Spec):
     weight_decay: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GroupAdam(_Spec):
     """Adam with sparse group lasso (Yue et al. 2021, arXiv 2107.14432, algorithm 2): rows become 0.
 
@@ -235,7 +241,7 @@ class GroupAdam(_Spec):
     l21: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FTRL(_Spec):
     """FTRL-Proximal (McMahan et al. 2013, "Ad click prediction", algorithm 1).
 

@@ -166,14 +166,14 @@ class OneCycle(_Checked):
         return anneal(here, there, _part(step, start, end))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table(_Checked):
     """Rates of the versions 0, every, 2 * every, ...: a line between two, the last one for ever.
 
     See `sampled`, which makes one of a function.
     """
 
-    values: Sequence[float] = dataclasses.field(repr=False)
+    values: Sequence[float]
     every: int = 1
 
     floats, counts = (), ("every",)
@@ -185,6 +185,10 @@ class Table(_Checked):
         if not all(_is_finite(value) for value in self.values):
             raise DefinitionError("Table: a value is no finite number")
         object.__setattr__(self, "values", tuple(float(value) for value in self.values))
+
+    def __repr__(self) -> str:
+        told = f"{len(self.values)} rates from {self.values[0]:g} to {self.values[-1]:g}"
+        return f"Table({told}, every={self.every})"
 
     def at(self, version: int) -> float:
         number, beyond = divmod(version, self.every)

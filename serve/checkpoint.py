@@ -21,8 +21,8 @@ from ..common import paths, pieces
 from ..common.errors import CheckpointError, UsageError
 from ..common.resolve import newest_checkpoint
 from ..common.storage import Manifest
+from ..nn.by_name import to_dict
 from ..nn.model_spec import CHUNK_ELEMENTS, DenseSpec, ModelSpec, TableSpec
-from ..nn.optimizers import to_dict
 
 Ids = NDArray[np.int64]
 Values = NDArray[np.float32]

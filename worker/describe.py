@@ -24,8 +24,9 @@ from ..distill import cache
 from ..distill.kserve.link import check_addresses
 from ..model_zoo.check import check_definition
 from ..model_zoo.spec import SIGNATURES, Definition, load_definition
+from ..nn.by_name import to_dict
 from ..nn.model_spec import ModelSpec, another_model
-from ..nn.optimizers import SGD, to_dict
+from ..nn.optimizers import SGD
 from ..nn.replace import prepare
 from ..proto import master_pb2 as pb
 from .model import model_spec

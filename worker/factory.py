@@ -293,7 +293,7 @@ class Factory:
         if settings.batch_rule == "adaptive":
             from .group import adaptive_batch  # what others need not import
 
-            batch = adaptive_batch.make(settings, parts.spec.optimizer)
+            batch = adaptive_batch.make(settings, parts.spec.dense_optimizer)
         trainer = AllReduceTrainer(
             parts.make_model,
             self._loss(parts.definition),

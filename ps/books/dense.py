@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...nn.model_spec import CHUNK_ELEMENTS, ModelSpec
-from ..rows.optimizers import ChunkStep, Floats, Ints, Rule
+from ..rows.optimizers import ChunkStep, Floats, Ints, Rules
 
 ChunkKey = tuple[str, int]  # tensor, number
 
@@ -53,8 +53,10 @@ class Dense:
     all others, and no step is under way when one pins or inserts.
     """
 
-    def __init__(self, spec: ModelSpec, rule: Rule) -> None:
-        self._rule = rule
+    def __init__(self, spec: ModelSpec, rules: Rules) -> None:
+        self._rules = rules
+        for tensor in spec.dense:
+            rules.of(tensor.name)  # its kernel is compiled
         self._specs = {tensor.name: tensor for tensor in spec.dense}
         self._buffers = {tensor.name for tensor in spec.dense if tensor.kind == "buffer"}
         self._chunks: dict[ChunkKey, Chunk] = {}
@@ -85,7 +87,7 @@ class Dense:
         """Make a fresh chunk with its first value; a chunk that is there is left alone."""
         if key in self._chunks:
             return
-        constants = () if self.is_buffer(key[0]) else self._rule.state.values()
+        constants = () if self.is_buffer(key[0]) else self._rules.of(key[0]).state.values()
         state = [np.full(len(value), constant, np.float32) for constant in constants]
         self.insert(key, Chunk(value.copy(), state, np.zeros(1, np.int64), version))
 
@@ -94,12 +96,17 @@ class Dense:
         self._chunks[key] = chunk
         self._locks[key] = threading.Lock()
 
-    def apply(self, grads: Mapping[ChunkKey, Floats], lr: float) -> None:
-        """Make one step: parameters by the rule, buffers by addition.
+    def apply(self, grads: Mapping[ChunkKey, Floats], lr: Callable[[str], float]) -> None:
+        """Make one step: parameters by their rules, buffers by addition. `lr`: by tensor.
 
         `mark` them afterwards.
         """
-        step = self._rule.of_chunks(lr)
+        steps, by_rule = dict[str, ChunkStep](), dict[int, ChunkStep]()
+        for tensor in {key[0] for key in grads}:
+            rule = self._rules.of(tensor)
+            if id(rule) not in by_rule:
+                by_rule[id(rule)] = rule.of_chunks(lr(tensor))
+            steps[tensor] = by_rule[id(rule)]
         left: Collection[ChunkKey] = grads
         wait = False
         while left:
@@ -111,7 +118,7 @@ class Dense:
                     continue
                 wait = False
                 try:
-                    self._step(key, grads[key], step)
+                    self._step(key, grads[key], steps[key[0]])
                 finally:
                     lock.release()
             wait = len(busy) == len(left)

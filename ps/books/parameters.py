@@ -14,10 +14,9 @@ import numpy as np
 
 from ...common.errors import EdlError, NotPinned
 from ...nn import model_spec
-from ...nn import optimizers as specs
 from ...nn.initializers import INITIALIZERS
 from ...nn.model_spec import ModelSpec
-from ..rows.optimizers import Floats, Ints, make_rule
+from ..rows.optimizers import Floats, Ints, Rules
 from ..rows.table import RowBlock, Table
 from .aggregation import Update
 from .dense import ChunkKey, Dense
@@ -74,10 +73,9 @@ class Parameters:
         self.spec = spec
         self._slot_map = slot_map
         self._index = index
-        rule = make_rule(spec.optimizer)
-        self._state_names = list(rule.state)
-        self.dense = Dense(spec, rule)
-        self.tables = {t.name: Table(t, spec.seed, rule) for t in spec.tables}
+        self._rules = Rules(spec.optimizer)
+        self.dense = Dense(spec, self._rules)
+        self.tables = {t.name: Table(t, spec.seed, self._rules.of(t.name)) for t in spec.tables}
         owner = slot_map.shard_of_chunk
         self._owned = {  # chunk: its elements
             (tensor.name, chunk): self.dense.elements((tensor.name, chunk))
@@ -113,14 +111,17 @@ class Parameters:
         if (self.spec.dense, self.spec.tables) != (spec.dense, spec.tables):
             raise EdlError(difference(self.spec, spec))
         new = Parameters(spec, self._slot_map, self._index)
-        same_state = self._state_names == new._state_names
+
+        def same(name: str) -> bool:
+            return list(self._rules.of(name).state) == list(new._rules.of(name).state)
+
         for key, chunk in self.dense.changed_since(None):
-            if same_state or self.dense.is_buffer(key[0]):
+            if same(key[0]) or self.dense.is_buffer(key[0]):
                 new.dense.insert(key, chunk)
             else:
                 new.dense.make(key, chunk.value, chunk.changed)
         for name, table in self.tables.items():
-            new.tables[name].take_over(table, keep_state=same_state)
+            new.tables[name].take_over(table, keep_state=same(name))
         return new
 
     def sizes(self) -> tuple[int, dict[str, int], int]:
@@ -144,11 +145,14 @@ class Parameters:
         """Make the optimizer's step number `step` (from 0), at its rate times `scale`."""
         if not (update.dense or update.rows):
             return
-        lr = specs.learning_rate(self.spec.optimizer, step) * scale
+
+        def lr(name: str) -> float:
+            return self._rules.rate(name, step) * scale
+
         if update.dense:
             self.dense.apply(update.dense, lr)
         for table, (ids, grads) in update.rows.items():
-            self.tables[table].apply(ids, grads, lr)
+            self.tables[table].apply(ids, grads, lr(table))
 
     def plan_rows(self, name: str, ids: Ints, cut: str) -> RowPlan:
         """Plan to read the rows of `ids` as they are, or were at `cut`.

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ...kernels.compile import FLOATS_1D, FLOATS_2D, INTS_1D, compiled
 from ...nn import optimizers as specs
+from ...nn.by_name import ByName, Optimizers, optimizer_of
 from . import formulas
 from .step import apply_of_chunk
 
@@ -107,6 +108,29 @@ def make_rule(spec: specs.Optimizer) -> Rule:
     chunks = rule.chunks and replace(rule.chunks, spec=spec)
     _chunk_kernel((chunks or rule).kind)
     return replace(rule, chunks=chunks, spec=spec)
+
+
+class Rules:
+    """The rules and rates of a model's tables and dense tensors, by name."""
+
+    def __init__(self, optimizer: Optimizers) -> None:
+        self._optimizer = optimizer
+        self._by_name: dict[str, Rule] = {}
+        self._one = None if isinstance(optimizer, ByName) else make_rule(optimizer)
+
+    def of(self, name: str) -> Rule:
+        """Return the rule of a table or a dense tensor."""
+        if self._one is not None:
+            return self._one
+        if name not in self._by_name:
+            spec = optimizer_of(self._optimizer, name)
+            same = (rule for rule in self._by_name.values() if rule.spec is spec)
+            self._by_name[name] = next(same, None) or make_rule(spec)
+        return self._by_name[name]
+
+    def rate(self, name: str, step: int) -> float:
+        """Return the learning rate of the step that takes version `step` to the next one."""
+        return specs.learning_rate(self.of(name).spec, step)
 
 
 def _rule_of(spec: specs.Optimizer) -> Rule:

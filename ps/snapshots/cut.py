@@ -36,7 +36,7 @@ from ..books.parameters import Invalid, check_ids, check_spec
 from ..books.slots import SlotMap
 from ..books.state import ShardBooks
 from ..books.store import Store
-from ..rows.optimizers import Floats, Ints, Rule, make_rule
+from ..rows.optimizers import Floats, Ints, Rules
 from ..rows.table import RowBlock
 
 PIECE_NBYTES = 64 << 20  # of one file; memory needed beside the store is about three of them
@@ -89,10 +89,11 @@ def pieces(
 
     `rows(table, n)`: a table's rows, in blocks of `n`.
     """
-    states = list(make_rule(spec.optimizer).state)
+    rules = Rules(spec.optimizer)
     for number, run in enumerate(_runs(chunks)):
-        yield f"dense-{number:05d}", *_chunk_tensors(run, states)
+        yield f"dense-{number:05d}", *_chunk_tensors(run, rules)
     for index, table in enumerate(spec.tables):
+        states = list(rules.of(table.name).state)
         row_nbytes = 4 * table.dim * (1 + len(states)) + 16
         for number, block in enumerate(rows(table.name, max(1, PIECE_NBYTES // row_nbytes))):
             tensors: Tensors = {"ids": block.ids, "weight": block.weight, "steps": block.steps}
@@ -100,7 +101,7 @@ def pieces(
             yield f"table-{index:03d}-{number:05d}", tensors, {"rows": table.name}
     sums = [(key, Chunk(v, [], _NO_STEPS, 0)) for key, v in books.sums.dense.items()]
     for number, run in enumerate(_runs(sums)):
-        yield f"sums-dense-{number:05d}", *_chunk_tensors(run, [], "chunk_sums")
+        yield f"sums-dense-{number:05d}", *_chunk_tensors(run, None, "chunk_sums")
     for number, (name, (ids, total)) in enumerate(books.sums.rows.items()):
         yield f"sums-table-{number:03d}", {"ids": ids, "sum": total}, {"row_sums": name}
 
@@ -120,12 +121,13 @@ def _runs(chunks: Iterable[tuple[ChunkKey, Chunk]]) -> Iterator[list[tuple[Chunk
 
 
 def _chunk_tensors(
-    run: list[tuple[ChunkKey, Chunk]], states: list[str], kind: str = "chunks"
+    run: list[tuple[ChunkKey, Chunk]], rules: Rules | None, kind: str = "chunks"
 ) -> tuple[Tensors, dict[str, Any]]:
     tensors: Tensors = {}
     about = []
     for number, ((tensor, chunk_number), chunk) in enumerate(run):
         tensors[f"{number}.value"] = chunk.value
+        states = list(rules.of(tensor).state) if rules else []
         for name, values in zip(states, chunk.state, strict=False):  # a buffer has none
             tensors[f"{number}.state.{name}"] = values
         about.append([tensor, chunk_number, int(chunk.steps[0]), chunk.changed])
@@ -209,12 +211,12 @@ class Parts:
     index: int
     slot_map: SlotMap
     spec: ModelSpec
-    _rule: Rule = field(init=False)
+    _rules: Rules = field(init=False)
     _dense_sums: dict[ChunkKey, Floats] = field(default_factory=dict)
     _row_sums: dict[str, list[tuple[Ints, Floats]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._rule = make_rule(self.spec.optimizer)
+        self._rules = Rules(self.spec.optimizer)
 
     def load(
         self,
@@ -254,7 +256,8 @@ class Parts:
             if not self._is_mine(tensor, chunk):
                 continue
             is_buffer, shape = self._chunk_shape(tensor, chunk)
-            names = [] if is_buffer else [f"{number}.state.{name}" for name in self._rule.state]
+            states = [] if is_buffer else self._rules.of(tensor).state
+            names = [f"{number}.state.{name}" for name in states]
             state = [_array(tensors, name, _FLOAT32, shape).copy() for name in names]
             value = _array(tensors, f"{number}.value", _FLOAT32, shape).copy()
             yield (tensor, chunk), Chunk(value, state, np.full(1, steps, np.int64), changed)
@@ -278,10 +281,9 @@ class Parts:
         shape = len(ids), spec.dim
         dtype = _FLOAT32 if spec.dtype == "float32" else _UINT16
         weight = _array(tensors, "weight", dtype, shape)
-        beside = len(ids), self._rule.width(spec.dim)
-        state = tuple(
-            _array(tensors, f"state.{name}", _FLOAT32, beside) for name in self._rule.state
-        )
+        rule = self._rules.of(table)
+        beside = len(ids), rule.width(spec.dim)
+        state = tuple(_array(tensors, f"state.{name}", _FLOAT32, beside) for name in rule.state)
         steps = _array(tensors, "steps", _INT64, shape[:1])
         if len(steps) and steps.min() < 0:
             raise ValueError(f"a row of {table!r} has had {steps.min()} updates")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from edl.common import storage
 from edl.model_zoo.spec import Definition, load_definition
-from edl.nn.optimizers import Optimizer
+from edl.nn.by_name import Optimizers
 from edl.ps.books.store import Store
 from edl.ps.snapshots import cut as snapshot
 from edl.worker.model import model_spec
@@ -47,7 +47,7 @@ class Trained:
 def predicted(
     checkpoint: Path,
     make_model: Callable[[], nn.Module],
-    optimizer: Optimizer,
+    optimizer: Optimizers,
     features: Any,
     shards: int = 1,
 ) -> Tensor:
@@ -79,7 +79,7 @@ def train(
     shards: int,
     steps: int = 4,
     model_def: str = "ranker",
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     **params: Any,
 ) -> Trained:
     """Train a definition on the records below KNOWN; its checkpoint has so many shards."""

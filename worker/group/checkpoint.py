@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ...common.errors import CheckpointError
+from ...common.errors import CheckpointError, DefinitionError
 from ...common.storage import FileRecord, load, read_checked, write_file
 from ...nn.model_spec import CHUNK_ELEMENTS, ModelSpec, another_model
 from . import optimizer_state
@@ -43,8 +43,8 @@ def stored(
         raise CheckpointError(f"{manifest.directory} has no model: {error}") from error
     if (theirs.dense, theirs.tables) != (spec.dense, spec.tables):
         raise CheckpointError(another_model(str(manifest.directory), spec, theirs))
-    names = optimizer_state.state_names(spec.optimizer)
-    if not (same := names == optimizer_state.state_names(theirs.optimizer)):  # as servers do
+    names = optimizer_state.state_names(spec.dense_optimizer)
+    if not (same := names == _state_names(theirs)):  # as servers do
         names = {}
 
     def chunks() -> Iterator[StoredChunk]:
@@ -62,6 +62,14 @@ def stored(
                 yield name, chunk, count, parts[f"{number}.value"], state
 
     return same, chunks()
+
+
+def _state_names(spec: ModelSpec) -> dict[str, str]:
+    """Return the names of the dense tensors' state; none where they are not alike."""
+    try:
+        return optimizer_state.state_names(spec.dense_optimizer)
+    except DefinitionError:  # servers took several optimizers
+        return {"": ""}
 
 
 def write_header(
@@ -91,7 +99,7 @@ def loaded(blob: bytes) -> tuple[Any, dict[str, Tensor]]:
 
 def fresh_state(spec: ModelSpec, state: str, weight: Tensor) -> Tensor:
     """Return the state of a weight that had no gradient yet."""
-    initial = getattr(spec.optimizer, "initial_accumulator_value", 0.0)
+    initial = getattr(spec.dense_optimizer, "initial_accumulator_value", 0.0)
     return torch.full_like(weight, initial if state in ("sum", "row_sum", "n") else 0.0)
 
 

@@ -84,7 +84,7 @@ class Part:
             start, stop = rows_of(len(parameter), world, rank)
             shape = (stop - start, *parameter.shape[1:])
             self.weights.append(nn.Parameter(parameter.new_empty(shape, device=device)))
-        self.optimizer = torch_optimizer(spec.optimizer, self.weights)
+        self.optimizer = torch_optimizer(spec.dense_optimizer, self.weights)
 
     @property
     def name(self) -> tuple[int, int]:

@@ -102,7 +102,7 @@ class ShardedState:
                 f"{', '.join(scalars)}: a parameter without a dimension cannot be split: give it "
                 "the shape (1,), or leave --fully_shard out"
             )
-        if isinstance(spec.optimizer, LAMB):
+        if isinstance(spec.dense_optimizer, LAMB):
             raise DefinitionError(
                 "LAMB looks at the norm of a whole parameter, of which no worker has more than a "
                 "part: take another optimizer, or leave --fully_shard out"
@@ -207,7 +207,7 @@ class ShardedState:
     def apply(self, step: Step) -> None:
         """Apply a step to all parts."""
         factor = self.ramp.at(self.version, self.warmup_steps)
-        rate = learning_rate(self.spec.optimizer, self.version) * factor
+        rate = learning_rate(self.spec.dense_optimizer, self.version) * factor
         with self.lock:
             for part, gradients in zip(self.current, step.gradients, strict=True):
                 part.step(gradients, rate)
@@ -288,7 +288,7 @@ class ShardedState:
     def _write_file(
         self, path: Path, chunks: Sequence[_Chunk], world: int, read: Read
     ) -> FileRecord:
-        names = optimizer_state.state_names(self.spec.optimizer)
+        names = optimizer_state.state_names(self.spec.dense_optimizer)
         shared = self._shared_by_name()
         places = []
         for chunk in chunks:

@@ -55,7 +55,7 @@ class GroupState:
         self.model = model
         self.spec = spec
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = torch_optimizer(spec.optimizer, self.parameters)
+        self.optimizer = torch_optimizer(spec.dense_optimizer, self.parameters)
         self.batch = batch
         self.version = -1  # it has none yet
         self.applied: dict[int, int] = {}  # by task
@@ -84,8 +84,8 @@ class GroupState:
     def learning_rate(self, records: int) -> float:
         """Return what the optimizer says for the next step, of so many records."""
         if self.batch is None:
-            return learning_rate(self.spec.optimizer, self.version)
-        scheduled = learning_rate(self.spec.optimizer, self.batch.schedule_step)
+            return learning_rate(self.spec.dense_optimizer, self.version)
+        scheduled = learning_rate(self.spec.dense_optimizer, self.batch.schedule_step)
         return scheduled * self.batch.lr_factor(records)
 
     def begin(self) -> None:
@@ -149,7 +149,7 @@ class GroupState:
 
     def write(self, directory: Path) -> list[FileRecord]:
         """Write the state, as one shard of a checkpoint, and return the files."""
-        names = optimizer_state.state_names(self.spec.optimizer)
+        names = optimizer_state.state_names(self.spec.dense_optimizer)
         by_weight = dict(self._weights())
         tensors: dict[str, Tensor] = {}
         about = []

@@ -69,6 +69,12 @@ def test_without_records_feed_is_told_to_be_untried(check):
         ("SGD(lr=0.1)", "SGD(lr=0.1, nesterov=True)", "optimizer", "Nesterov momentum requires"),
         ('features["ids"])', 'features["ids"] + 1)', "model", "forward gets other ids"),
         ('feature="ids"', 'feature="idz"', "feed", "feature='idz', but feed returns {ids"),
+        (
+            "SGD(lr=0.1)",
+            "__import__('edl.nn').nn.ByName(SGD(), {'t': SGD(nesterov=True)})",
+            "optimizer",
+            "Nesterov momentum requires",
+        ),
         ("MeanSquaredError()", "1", "metrics", "is no metric"),
     ],
 )
@@ -110,6 +116,11 @@ def test_what_works_but_is_hardly_meant_is_a_warning(check, old, new, detail):
             "SGD(lr=0.1)",
             "SGD(lr=lambda v: 0.1)",
             "SGD(lr=a function): lr is a number or a schedule",
+        ),
+        (
+            "SGD(lr=0.1)",
+            "__import__('edl.nn').nn.ByName(SGD(), {'tt': SGD(0.1)})",
+            "no table or parameter like 'tt'; it has out.weight, out.bias, t",
         ),
         ("SGD(lr=0.1)", "type('Mine', (SGD,), {})(0.1)", "and none of one's own: SGD"),
         (

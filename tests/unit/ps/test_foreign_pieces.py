@@ -15,6 +15,7 @@ from edl.ps.books.aggregation import Policy
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.state import ShardBooks
 from edl.ps.books.store import Store
+from edl.ps.rows.optimizers import make_rule
 from edl.ps.snapshots import cut as snapshot
 from edl.ps.snapshots.chain import Folder, _sealed
 
@@ -23,7 +24,7 @@ SPEC = ModelSpec(
     (TableSpec("t", 2),),
     optimizers.Adagrad(lr=1.0),
 )
-STATE = next(iter(snapshot.make_rule(SPEC.optimizer).state))
+STATE = next(iter(make_rule(SPEC.optimizer).state))
 
 
 def floats(*shape):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from edl.nn import own_optimizers, schedules
+from edl.nn import ByName, own_optimizers, schedules
 from edl.nn.local import torch_optimizer
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
 from edl.nn.optimizers import OPTIMIZERS, SGD, Adagrad, RowWiseAdagrad, learning_rate
@@ -122,6 +122,42 @@ def assert_a_store_is_torch(spec, steps):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_store_is_torch_under_a_schedule(name):
     assert_a_store_is_torch(OPTIMIZERS[name](lr=LR, maximize=True, **PLAIN.get(name, {})), 15)
+
+
+def test_each_name_has_its_own_optimizer_and_rate():
+    """What one store does by names is to the bit what stores of one optimizer do with each."""
+    others = {"fast*": RowWiseAdagrad(schedules.Exponential(0.5, 0.5)), "d": SGD(0.2, 0.9)}
+    by_name = ByName(Adagrad(0.1), others)
+    stores = []
+    for optimizer in (by_name, Adagrad(0.1), *others.values()):
+        tables = TableSpec("fast.t", DIM, "normal"), TableSpec("slow", DIM, "normal")
+        dense = DenseSpec("d", (3,)), DenseSpec("e", (3,))
+        spec = ModelSpec.from_json(ModelSpec(dense, tables, optimizer).to_json())
+        store = Store(index=0, slot_map=SlotMap(1), policy=Policy(use_async=True))
+        store.init(spec, {(d.name, 0): np.ones(3, np.float32) for d in dense}, True)
+        stores.append(store)
+    rng, ids = np.random.default_rng(0), np.arange(6)
+    for version in range(4):
+        grads = {(n, 0): rng.normal(size=3).astype(np.float32) for n in "de"}
+        rows = {n: (ids, rng.normal(size=(6, DIM)).astype(np.float32)) for n in ("fast.t", "slow")}
+        for store in stores:
+            store.push(Span(0, 1, version, version + 1), version, Update(grads, rows))
+
+    asked = [("fast.t", ids), ("slow", ids)]
+    found = []
+    for store in stores:
+        _, chunks, tables = store.pull(dense=True, known_version=None, tables=asked)
+        found.append(
+            dict(chunks) | {n: t.tobytes() for (n, _), t in zip(asked, tables, strict=True)}
+        )
+    ours, default, fast, momentum = found
+    assert ours == {
+        ("d", 0): momentum["d", 0],
+        ("e", 0): default["e", 0],
+        "fast.t": fast["fast.t"],
+        "slow": default["slow"],
+    }
+    assert 4 == len({each["d", 0] for each in found} | {default["slow"]})  # they do differ
 
 
 def test_gradients_are_clipped_as_torch_clips_them():

@@ -368,7 +368,7 @@ def test_a_step_takes_the_chunks_that_are_free_first():
 
     dense._step = record
     with dense._locks[keys[0]]:  # another step is at it
-        thread = threading.Thread(target=dense.apply, args=(grads, -1.0))
+        thread = threading.Thread(target=dense.apply, args=(grads, lambda _tensor: -1.0))
         thread.start()
         assert last_is_next.wait(300)
     thread.join(300)

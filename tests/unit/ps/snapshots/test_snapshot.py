@@ -9,7 +9,7 @@ import pytest
 
 from edl.common import storage
 from edl.common.errors import CheckpointError, EdlError
-from edl.nn import optimizers
+from edl.nn import ByName, optimizers
 from edl.nn.model_spec import CHUNK_ELEMENTS, DenseSpec, ModelSpec, TableSpec
 from edl.ps.books.aggregation import Policy
 from edl.ps.books.ledger import Span
@@ -124,6 +124,10 @@ def test_the_next_steps_equal_the_uninterrupted_run(start_shards, tmp_path, n, m
         optimizers.RowWiseAdagrad(0.1),
         optimizers.GroupAdam(0.1, l1=0.01, l21=0.01),
         optimizers.NAdam(0.1),
+        ByName(
+            optimizers.AdamW(0.1),
+            {"users": optimizers.RowWiseAdagrad(0.1), "layer[12]": optimizers.SGD(0.1, 0.9)},
+        ),
     ],
 )
 def test_each_optimizers_state_is_restored(start_shards, tmp_path, optimizer):
