@@ -57,7 +57,7 @@ else
 endif
 
 test-k8s: $(VENV)/.installed ## Start a Kubernetes cluster on this machine, pass the tests on it (root, Debian)
-	$(BIN)/python -m pytest -q -rs -m "k8s and not slow" -n 2 --dist worksteal $(or $(TESTS),tests/k8s)
+	$(BIN)/python -m pytest -q -rs -m "k8s and not slow" -n 3 --dist worksteal $(or $(TESTS),tests/k8s)
 
 lint: $(VENV)/.installed ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
