@@ -14,6 +14,7 @@ from edl.common.errors import EdlError, Unauthenticated, Unreachable, UsageError
 from edl.common.identity import Identity
 from edl.distill import DistillReader, Rules
 from edl.distill.alone import check_place
+from edl.distill.following import Following
 from edl.distill.frames import Part
 from edl.distill.server import Teacher
 from edl.distill.teachers import Untaught
@@ -231,19 +232,28 @@ def told(notes, *parts):
     return any(all(part in note for part in parts) for note in notes)
 
 
-def test_students_follow_a_name_while_teachers_come_and_go(town):
+def test_students_follow_a_name_while_teachers_come_and_go(town, monkeypatch):
     """And while the registry is away, and is another. Broken once: Following asks nobody but those
     that it heard of first."""
-    notes, steps = [], iter(range(100))
+    notes, steps, lists = [], iter(range(100)), []
     address = town.teacher()
     first = town.registering(address)
+    hear = Following.heard
+
+    def heard(self, source, addresses, missing=""):
+        hear(self, source, addresses, missing)
+        lists.append(list(addresses))
+
+    monkeypatch.setattr(Following, "heard", heard)
 
     def batches():
         for _ in range(3):
             yield (IMAGES + next(steps),)
-        town.registering(town.teacher())
+        second = town.teacher()
+        town.registering(second)
         first.leave()
         town.ends[address]()
+        until(lambda: lists[-1] == [second])
         for _ in range(3):
             yield (IMAGES + next(steps),)
         town.registry.close()
