@@ -215,6 +215,8 @@ def test_kubectl_shows_the_columns_and_scales_and_explains_and_deletes(submit, h
         "workersReady": "3/4",
         "ps": 2,
         "psReady": "2/2",
+        "teachers": 2,
+        "teachersReady": "1/2",
         "progress": "27 %",
         "progressPercentage": 27,
         "restarts": 1,
@@ -227,7 +229,7 @@ def test_kubectl_shows_the_columns_and_scales_and_explains_and_deletes(submit, h
     here.api.call("PATCH", path, change, content_type=merge)
 
     head, line = kubectl("get", "edlj", "--output=wide").splitlines()
-    *values, _age, model, epoch = line.split()
+    *values, _age, model, teachers, epoch = line.split()
     assert head.split() == [
         "NAME",
         "STATE",
@@ -237,10 +239,11 @@ def test_kubectl_shows_the_columns_and_scales_and_explains_and_deletes(submit, h
         "RESTARTS",
         "AGE",
         "MODEL",
+        "TEACHERS",
         "EPOCH",
     ]
     assert values == ["deepfm", "Running", "3/4", "2/2", "27", "%", "1"]
-    assert (model, epoch) == ("deepfm", "2")
+    assert (model, teachers, epoch) == ("deepfm", "1/2", "2")
     replicas = ("get", "edljob", "deepfm", "--output=jsonpath={.spec.worker.replicas}")
     assert kubectl(*replicas) == "4"  # whoever writes the status does not change the spec
     kubectl("scale", "edljob", "deepfm", "--replicas=6")
