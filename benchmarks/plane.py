@@ -35,8 +35,9 @@ from edl.ps.metrics import Metrics
 from edl.ps.wire.backend import Backend
 from edl.ps.wire.board import Board
 from edl.ps.wire.connection import PlaneEndpoint, PlaneShardConnection
-from edl.ps.wire.plane import Listening, Plane
+from edl.ps.wire.plane import Plane
 from edl.ps.wire.shard import ShardPull, ShardPush
+from edl.wire.listener import Listening
 from edl.wire.stream import LOOPBACK_CONGESTION, LOOPBACK_UNSENT_NBYTES, UNIX_SEND_NBYTES
 
 MEGABYTES = (1, 4, 16, 64)

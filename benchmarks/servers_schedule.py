@@ -38,9 +38,9 @@ from edl.common.settings import JobSettings
 from edl.goodput import ServersParams
 from edl.jobs import queue
 from edl.jobs.local import LocalJob, kill
-from edl.scheduler.local import LocalPlace
+from edl.scheduler.local import LocalPlace, claim
 from edl.scheduler.policy import make_policy
-from edl.scheduler.service import Service, claim
+from edl.scheduler.service import Service
 
 MOST_SERVERS, MINIBATCH = 4, 128
 OWN_S = 0.4  # of a minibatch's compute
