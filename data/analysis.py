@@ -1,4 +1,4 @@
-"""What `edl data analyze` knows of each column of a part of the data; parts merge to the whole.
+"""A summary of each column of a part of the data (`edl data analyze`); parts merge to the whole.
 
 A column is of numbers (bools among them), of texts or of times. Missing are NaN, "" and NaT, and
 records of TFRecord that lack the feature. Infinite numbers are counted and left out of the rest.
@@ -36,7 +36,7 @@ class Sizes:
 
 
 class ColumnSummary:
-    """What is known of one column."""
+    """A summary of one column."""
 
     def __init__(self, name: str, kind: str, sizes: Sizes, seed: int) -> None:
         self.name, self.kind = name, kind
@@ -147,7 +147,7 @@ class ColumnSummary:
 
 @dataclass
 class Summary:
-    """What is known of a part of the data, by column."""
+    """A summary of a part of the data, by column."""
 
     sizes: Sizes
     seed: int = 0

@@ -1,4 +1,4 @@
-"""What is known of a column's values in bounded memory: statistics of parts that merge.
+"""Statistics of a column's values in bounded memory; those of parts merge.
 
 Pure. Each takes an array of values and merges with another of its kind; the merge of parts says
 what the whole would, exactly or within the error that it tells itself.

@@ -25,7 +25,7 @@ def _later(default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class _Spec:
-    """What all optimizers have: numbers that can be told to the servers.
+    """The base of all optimizers: numbers that can be told to the servers.
 
     Gradients are clipped before they are used, by value as torch.nn.utils.clip_grad_value_ does,
     and a row's by its norm as clip_grad_norm_ does; 0: they are not.

@@ -69,7 +69,7 @@ class RegistryServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Who teaches under a name. Held open up to wait_s until the list is another than the known one.
+        """Return who teaches under a name. Held open up to wait_s until the list is another than the known one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

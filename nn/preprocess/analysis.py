@@ -1,4 +1,4 @@
-"""What a layer reads of the JSON that `edl data analyze` writes: one column, or why it cannot."""
+"""Read one column of the JSON that `edl data analyze` writes, or tell why it cannot be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all preprocessing layers are: fields, a numpy function, and their JSON.
+"""The base of all preprocessing layers: fields, a numpy function, and their JSON.
 
 A layer's fields are plain values (numbers, texts, lists of them), so that its JSON is all of it.
 """
