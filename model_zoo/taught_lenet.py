@@ -20,11 +20,10 @@ from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn import functional
 
 from edl.common.errors import DefinitionError
 from edl.nn import Accuracy, Adam, Metric
-from edl.nn.distill import kl
+from edl.nn.distill import few_labels
 
 from . import mnist_cnn
 
@@ -61,12 +60,7 @@ def teacher(weights: str = "", channels: int = 32) -> nn.Module:
 
 
 def loss(outputs: Tensor, labels: Tensor, teacher: Tensor | None) -> Tensor:
-    labelled = labels >= 0
-    hard = functional.cross_entropy(outputs[labelled], labels[labelled], reduction="sum")
-    hard = hard / len(labels)
-    if teacher is None:
-        return hard
-    return SOFT * kl(outputs, teacher, TEMPERATURE) + (1 - SOFT) * hard
+    return few_labels(outputs, labels, teacher, temperature=TEMPERATURE, alpha=SOFT)
 
 
 def optimizer() -> Adam:

@@ -36,7 +36,7 @@ from torch.nn import functional
 
 from edl.common.errors import DefinitionError
 from edl.nn import Accuracy, Adam, Metric, hash64
-from edl.nn.distill import kl
+from edl.nn.distill import few_labels
 
 WORDS, BUCKETS = 256, 1 << 16  # words read of a text; weights of words for each class
 NBYTES = 1024  # of a text, for the teacher: more than 128 tokens
@@ -134,12 +134,7 @@ def teacher(encoder: str = "", head: str = "", tokens: int = 128) -> nn.Module:
 
 
 def loss(outputs: Tensor, labels: Tensor, teacher: Tensor | None) -> Tensor:
-    labelled = labels >= 0
-    hard = functional.cross_entropy(outputs[labelled], labels[labelled], reduction="sum")
-    hard = hard / len(labels)
-    if teacher is None:
-        return hard
-    return SOFT * kl(outputs, teacher, TEMPERATURE) + (1 - SOFT) * hard
+    return few_labels(outputs, labels, teacher, temperature=TEMPERATURE, alpha=SOFT)
 
 
 def optimizer() -> Adam:

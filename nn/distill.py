@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["hint", "hinton", "kl", "mixture", "mse", "top_k", "top_k_kl"]
+__all__ = ["few_labels", "hint", "hinton", "kl", "mixture", "mse", "top_k", "top_k_kl"]
 
 
 def kl(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
@@ -52,6 +52,26 @@ def hinton(
     if teacher is None:
         return hard
     return alpha * kl(student, teacher, temperature) + (1.0 - alpha) * hard
+
+
+def few_labels(
+    student: Tensor,
+    labels: Tensor,
+    teacher: Tensor | None,
+    *,
+    temperature: float = 2.0,
+    alpha: float = 0.5,
+) -> Tensor:
+    """Return `hinton`'s mix where few labels are known, a scalar: those below 0 are not.
+
+    `student`, `teacher`: logits [N, classes]; `labels`: int64[N]. The cross-entropy is that of the
+    known labels, over N; without a teacher's answer (None) it is all.
+    """
+    known = labels >= 0
+    hard = functional.cross_entropy(student[known], labels[known], reduction="sum") / len(labels)
+    if teacher is None:
+        return hard
+    return alpha * kl(student, teacher, temperature) + (1 - alpha) * hard
 
 
 def mse(student: Tensor, teacher: Tensor) -> Tensor:

@@ -62,6 +62,19 @@ def test_hinton_mixes_both_and_is_the_hard_loss_alone_without_a_teacher(alpha):
     assert float(distill.hinton(student, labels, None)) == pytest.approx(hard, rel=1e-5)
 
 
+def test_few_labels_are_hintons_mix_in_which_some_are_unknown():
+    student, teacher, labels = logits(6, 4), logits(6, 4), torch.tensor([0, -1, 2, -1, 0, 1])
+    known = labels.numpy() >= 0
+    hard = -np.log(softmax(student)[known, labels[known]]).sum() / 6
+    soft = 4.0 * divergence(softmax(teacher, 2.0), softmax(student, 2.0))
+
+    found = distill.few_labels(student, labels, teacher, temperature=2.0, alpha=0.25)
+
+    assert float(found) == pytest.approx(0.25 * soft + 0.75 * hard, rel=1e-5)
+    assert float(distill.few_labels(student, labels, None)) == pytest.approx(hard, rel=1e-5)
+    assert float(distill.few_labels(student, torch.full((6,), -1), None)) == 0.0
+
+
 def test_mse_and_hint_are_squared_distances():
     student, teacher = logits(3, 4, 5), logits(3, 4, 5)
     squares = ((student.double() - teacher.double()) ** 2).numpy()
