@@ -34,13 +34,13 @@ def folder(place: Place, files: Sequence[FileRecord]) -> Path:
 
 def make_room(used: Path, now: float | None = None) -> None:
     """Make the folder, which is used now, and remove copies that are not any more."""
-    used.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.utime(used)
     now = time.time() if now is None else now
+    used.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.utime(used, (now, now))
     for each in used.parent.parent.iterdir():
         keep = _KEPT if each == used.parent else 0
         for path, since in sorted(_ages(each), key=lambda found: found[1], reverse=True)[keep:]:
-            if keep or now - since > _OLD_S:
+            if path != used and (keep or now - since > _OLD_S):
                 shutil.rmtree(path, ignore_errors=True)
 
 
