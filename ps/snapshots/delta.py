@@ -17,13 +17,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from ...common import faults
 from ...common.pieces import encode
-from ...common.storage import FileRecord, write_file
+from ...common.places import Place, Where
+from ...common.storage import FileRecord, Part
 from ..books.store import Store
 from ..rows.optimizers import Ints
 from ..rows.table import RowBlock
@@ -42,9 +42,7 @@ class Written:
     rows: dict[str, int]
 
 
-def write(
-    store: Store, changes: Changes, cut: str, since: str, directory: str | Path
-) -> Written | None:
+def write(store: Store, changes: Changes, cut: str, since: str, directory: Where) -> Written | None:
     """Write this shard's part of a pinned cut: what has changed since another; "": all of it.
 
     None: this shard does not know that other cut (it was restored since), and wrote nothing.
@@ -57,17 +55,15 @@ def write(
         changes.forget(state)
         return None
     changes.keep_only(_CUT, (state, _CUT + since))
-    path = Path(directory)
     try:
-        path.mkdir(parents=True, exist_ok=True)
         faults.point("ps.delta.begin", cut=cut)
-        return _write(store, cut, known, path)
+        return _write(store, cut, known, Place(directory))
     except BaseException:
         changes.forget(state)
         raise
 
 
-def _write(store: Store, cut: str, since: Since | None, path: Path) -> Written:
+def _write(store: Store, cut: str, since: Since | None, place: Place) -> Written:
     spec, books = store.pins.books(cut)
     shard = f"shard-{store.index:05d}-of-{store.slot_map.num_shards:05d}"
     counts = dict.fromkeys((table.name for table in spec.tables), 0)
@@ -79,15 +75,15 @@ def _write(store: Store, cut: str, since: Since | None, path: Path) -> Written:
             yield block
 
     chunks = store.pins.chunks(cut, since.version if since else None)
-    records = []
-    for name, tensors, about in snapshot.pieces(spec, books, chunks, rows, values_only=True):
-        parts = encode(tensors, about)
-        records.append(write_file(path / f"{shard}.{name}.safetensors", *parts))
-        if len(records) == 1:
-            faults.point("ps.delta.mid", cut=cut)
-    text = json.dumps({"model": json.loads(spec.to_json()), "version": books.version})
-    records.append(write_file(path / f"{shard}.json", text.encode()))
-    return Written(tuple(records), books.version, counts)
+
+    def files() -> Iterator[tuple[str, list[Part]]]:
+        for name, tensors, about in snapshot.pieces(spec, books, chunks, rows, values_only=True):
+            yield f"{shard}.{name}.safetensors", encode(tensors, about)
+        faults.point("ps.delta.mid", cut=cut)
+        text = json.dumps({"model": json.loads(spec.to_json()), "version": books.version})
+        yield f"{shard}.json", [text.encode()]
+
+    return Written(tuple(place.write_all(files())), books.version, counts)
 
 
 def _parts(size: int, table: str, since: Since | None, most: int) -> Iterator[Ints]:
