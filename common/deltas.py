@@ -16,6 +16,7 @@ Each cut has a delta where the servers know the cut before; now and then it has 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -60,6 +61,18 @@ def parsed(name: str) -> Name | None:
     if (match := _DELTA.fullmatch(name)) and int(match[1]) < int(match[2]):
         return Name(int(match[2]), int(match[1]))
     return None
+
+
+def listed(root: Place) -> list[Name]:
+    """Return the bases and deltas of a folder by number, also where a listing lacks the newest.
+
+    Raises OSError.
+    """
+    names = root.names()
+    if not root.is_local:
+        with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+            names.append(root.read(storage.LATEST).decode())
+    return found({*names})
 
 
 def found(names: Iterable[str]) -> list[Name]:

@@ -181,7 +181,7 @@ def records_at(plan: Plan, books: dict[str, Any]) -> int:
 
 def _find(root: Place, job: str) -> _Last:
     """Return where a folder stands. Raises OSError."""
-    names = deltas.found(root.names())
+    names = deltas.listed(root)
     last = _Last(used=max((name.number for name in names), default=0))
     for name in reversed(names):
         try:
@@ -206,7 +206,7 @@ def _find(root: Place, job: str) -> _Last:
 def _prune(root: Place) -> None:
     """Remove what nobody needs who begins at one of the two newest bases."""
     try:
-        for name in deltas.obsolete(deltas.found(root.names())):
+        for name in deltas.obsolete(deltas.listed(root)):
             storage.remove(root / str(name))
     except OSError as error:
         log.warning("old deltas in %s are left: %s", root, error)  # the next base tries again

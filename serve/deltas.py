@@ -40,6 +40,11 @@ class Generation:
     tables: Mapping[str, Layers]
 
     @property
+    def where(self) -> str:
+        """The path or URL of what was read last."""
+        return str(self.manifest.place)
+
+    @property
     def version(self) -> int:
         return self.manifest.version
 

@@ -48,7 +48,7 @@ class Folder:
 
     def names(self) -> list[Name]:
         """Return the bases and deltas that a listing shows. Raises OSError."""
-        return deltas.found(self.place.names())
+        return deltas.listed(self.place)
 
     def about(self, name: Name) -> About | None:
         place = self.place / str(name)
