@@ -21,6 +21,7 @@ from .chaos import chaos
 from .checkpoint import checkpoint
 from .cost import cost
 from .data import data
+from .delta import delta
 from .doctor import doctor
 from .kernels import kernels
 from .launch import launch
@@ -144,7 +145,7 @@ for _command in (
     schedule,
     cost,
     doctor,
-    *(checkpoint, teach, registry, chaos, replay, zoo, data, kernels),
+    *(checkpoint, delta, teach, registry, chaos, replay, zoo, data, kernels),
     *(completion, version),
 ):
     cli.add_command(_command)

@@ -10,9 +10,12 @@ A generation shares with the one before what has not changed: dense tensors, and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..common import deltas, pieces, storage
 from ..common.deltas import About
@@ -77,23 +80,45 @@ def opened(manifest: Manifest) -> Generation:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What lies in a base or a delta: rows by table, and runs of dense values."""
+
+    about: About
+    spec: ModelSpec
+    layers: Mapping[str, Layer]
+    chunks: tuple[tuple[str, slice, NDArray[np.float32]], ...]  # tensor, place in it, values
+
+
+def parts(manifest: Manifest) -> Parts:
+    """Return what lies in a base or a delta, mapped.
+
+    Raises CheckpointError where it is neither, or its files are not of its model.
+    """
+    about, spec, files = deltas.about(manifest), _spec(manifest), _files(manifest)
+    layers = _layers(spec, files, about.deletions)
+    names = [table.name for table in spec.tables]
+    return Parts(about, spec, dict(zip(names, layers, strict=True)), tuple(_chunks(spec, files)))
+
+
 def applied(generation: Generation, manifest: Manifest) -> Generation:
     """Return the generation that a delta leads to; the one before stays as it is.
 
     Raises Gap where the delta begins elsewhere, CheckpointError where it is damaged.
     """
-    about, here = deltas.about(manifest), generation.about
-    must_follow(about, here)
-    if _spec(manifest) != generation.spec:
-        raise CheckpointError(f"{manifest.place} is of another model than {here.cut}")
-    files, spec = _files(manifest), generation.spec
-    layers = _layers(spec, files, about.deletions)
-    tables = {
-        table.name: generation.tables[table.name].under(layer)
-        for table, layer in zip(spec.tables, layers, strict=True)
-    }
-    dense = _changed(generation.dense, spec, files)
-    return Generation(about, manifest, spec, generation.settings, dense, tables)
+    must_follow(deltas.about(manifest), generation.about)
+    found = parts(manifest)
+    if found.spec != generation.spec:
+        raise CheckpointError(f"{manifest.place} is of another model than {generation.about.cut}")
+    tables = {name: table.under(found.layers[name]) for name, table in generation.tables.items()}
+    dense = dict(generation.dense)
+    for tensor, place, values in found.chunks:
+        if dense[tensor] is generation.dense[tensor]:
+            dense[tensor] = dense[tensor].copy()
+        dense[tensor].reshape(-1)[place] = values
+    for mine in dense.values():
+        mine.flags.writeable = False
+    return Generation(found.about, manifest, found.spec, generation.settings, dense, tables)
 
 
 def must_follow(about: About, here: About) -> None:
@@ -129,14 +154,13 @@ def _layers(
     return [Layer.of(t, found[t.name], deletions.get(t.name, ())) for t in spec.tables]
 
 
-def _changed(
-    dense: Mapping[str, Values], spec: ModelSpec, files: tuple[pieces.Mapped, ...]
-) -> Mapping[str, Values]:
-    """Return the dense values with these files' chunks in place of their own."""
-    shapes, changed = {tensor.name: tensor for tensor in spec.dense}, dict[str, Values]()
+def _chunks(
+    spec: ModelSpec, files: tuple[pieces.Mapped, ...]
+) -> Iterator[tuple[str, slice, NDArray[np.float32]]]:
+    tensors = {tensor.name: tensor for tensor in spec.dense}
     for file in files:
         for chunk in file.chunks():
-            tensor = shapes.get(chunk.tensor)
+            tensor = tensors.get(chunk.tensor)
             start = chunk.number * CHUNK_ELEMENTS
             if tensor is None or not 0 <= start < max(1, tensor.elements):
                 raise CheckpointError(
@@ -148,12 +172,7 @@ def _changed(
                 raise CheckpointError(
                     f"{file.path} has {len(chunk.value)} values of a chunk of {stop - start}"
                 )
-            if chunk.tensor not in changed:
-                changed[chunk.tensor] = dense[chunk.tensor].copy()
-            changed[chunk.tensor].reshape(-1)[start:stop] = chunk.value
-    for values in changed.values():
-        values.flags.writeable = False
-    return {**dense, **changed}
+            yield chunk.tensor, slice(start, stop), chunk.value
 
 
 def read(place: Place) -> Manifest:

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 from ..common import deltas, faults, storage
 from ..common.deltas import About, Name
@@ -27,15 +27,30 @@ _LONGEST_S = 60.0  # until what could not be read is tried again
 _END_S = 10.0
 
 
-class Source(Protocol):
+class Reached(Protocol):
+    """A state that is one cut of a job."""
+
+    @property
+    def about(self) -> About: ...
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether it is better to go on from a base where one leads as far as the deltas."""
+        ...
+
+
+State = TypeVar("State", bound=Reached)
+
+
+class Source(Protocol[State]):
     """A folder of bases and deltas. What it raises is CheckpointError or OSError."""
 
     def about(self, name: Name) -> About | None:
         """Return what a base or delta says of itself; None: it is not there, or not whole yet."""
         ...
 
-    def read(self, name: Name, here: Generation | None) -> Generation:
-        """Return the generation of a base, or the one that a delta leads to from `here`."""
+    def read(self, name: Name, here: State | None) -> State:
+        """Return the state that a delta leads to from `here`, or that of a base (None)."""
         ...
 
 
@@ -61,12 +76,12 @@ class Folder:
         return opened(manifest) if here is None else applied(here, manifest)
 
 
-class Pursuit:
-    """The newest generation that a folder leads to. Pure: `now` is passed in."""
+class Pursuit(Generic[State]):
+    """The newest state that a folder leads to. Pure: `now` is passed in."""
 
-    def __init__(self, source: Source, tell: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, source: Source[State], tell: Callable[[str], None] = lambda _: None) -> None:
         self._source, self._tell = source, tell
-        self.here: Generation | None = None
+        self.here: State | None = None
         self._bad: dict[Name, tuple[int, float]] = {}  # how often it failed; when to try again
         self._told: set[str] = set()
 
@@ -138,7 +153,7 @@ class Follower:
     ) -> None:
         """Prepare the thread. Raises UsageError where there is no such kind of folder."""
         self._folder = Folder(url)
-        self._pursuit = Pursuit(self._folder, tell)
+        self._pursuit: Pursuit[Generation] = Pursuit(self._folder, tell)
         self._on_generation, self._period_s, self._tell = on_generation, period_s, tell
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)

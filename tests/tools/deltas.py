@@ -34,7 +34,7 @@ class Writer:
         before, self.number = self.number, self.number + 1
         cut, since = f"cut-{self.number}", "" if is_base else f"cut-{before}"
         place = self.root / str(Name(self.number, None if is_base else before))
-        files, rows, version = [], Counter[str](), 0
+        files, rows, version = list[storage.FileRecord](), Counter[str](), 0
         for store, changes in zip(self.stores, self.changes, strict=True):
             store.pins.freeze(cut, 10.0)
             assert store.pins.pin(cut, {}, 10.0)[0], "the store knows no model"
