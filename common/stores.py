@@ -46,7 +46,8 @@ class StoreError(OSError):
     """
 
     def __init__(self, what: str, url: str, error: Exception, seconds: float) -> None:
-        reason = " ".join(str(error).split()) or repr(error)
+        said = (isinstance(error, OSError) and error.strerror) or str(error)
+        reason = " ".join(said.split()) or repr(error)
         if isinstance(error, TimeoutError) and not str(error):
             reason = "it does not answer"
         super().__init__(errno.EIO, reason, url)
