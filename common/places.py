@@ -29,7 +29,8 @@ from .paths import HOME_VARIABLE
 from .stores import Asking, at_once, open_store
 
 _ASKING = Asking()
-_BLOCK_NBYTES = 4 << 20
+_BLOCK_NBYTES = 1 << 20  # larger ones cost page faults
+_RANGE_NBYTES = 8 << 20  # of a file that is asked of a store at once
 Value = TypeVar("Value")
 Item = TypeVar("Item")
 
@@ -300,7 +301,7 @@ def _real(place: Place) -> str:
 def _opened(place: Place, name: str) -> Any:
     if place.is_local:
         return open_plain(place.path / name)
-    return place._fs.open(f"{place._root}/{name}", "rb", block_size=_BLOCK_NBYTES)
+    return place._fs.open(f"{place._root}/{name}", "rb", block_size=_RANGE_NBYTES)
 
 
 Where = str | Path | Place  # a folder: a path or a URL
