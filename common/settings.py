@@ -288,7 +288,7 @@ class JobSettings(Stored):
     )
     checkpoint_dir: str = knob(
         "",
-        "Folder of the checkpoints; default: `checkpoints` in the job's folder.",
+        "Folder or URL (s3://...) of the checkpoints; default: `checkpoints` in the job's folder.",
         "Checkpoints",
         path=True,
         of=("train",),
@@ -347,7 +347,7 @@ class JobSettings(Stored):
     )
     snapshot_dir: str = knob(
         "",
-        "Folder or URL (fsspec) of those snapshots; default: the job's folder.",
+        "Folder or URL (s3://...) of those snapshots; default: the job's folder.",
         "Recovery",
         path=True,
     )

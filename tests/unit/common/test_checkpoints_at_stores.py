@@ -95,6 +95,16 @@ def test_all_of_a_removed_one_goes_whether_listed_or_not(there, shown):
     assert "MANIFEST.json" == removed[0]
 
 
+def test_a_torn_one_is_none_of_those_that_are_kept(there):
+    older, torn = write(3), write(7)
+    del there.objects[f"{FOLDER}/version-000000000007/shard-1.bin"]
+
+    assert [] == storage.prune(patient(), 1)
+    newest = write(9)
+    assert [older.place, torn.place] == storage.prune(patient(), 1)
+    assert newest == storage.latest(patient())
+
+
 def test_a_torn_and_a_damaged_one_are_passed_over_and_refused_by_name(there):
     older, damaged, torn = write(3), write(7), write(9)
     there.objects[f"{FOLDER}/version-000000000007/shard-1.bin"] = b"y"
@@ -103,7 +113,7 @@ def test_a_torn_and_a_damaged_one_are_passed_over_and_refused_by_name(there):
     assert older == storage.latest(patient())
     assert damaged == storage.newest_whole([damaged.place], checksums=False)
     with pytest.raises(CheckpointError, match=r"version-000000000007/shard-1.bin is damaged"):
-        storage.load(damaged.place)
+        storage.read_manifest(damaged.place)
     with pytest.raises(CheckpointError, match=r"version-000000000009/shard-1.bin is torn: 2 bytes"):
         storage.load(torn.place, checksums=False)
 
@@ -146,8 +156,14 @@ class Keeping(RuleBasedStateMachine):
         self.whole = {}  # name: number of its write; written, as the writer was told
         self.writes = 0
 
-    @rule(version=st.integers(1, 4), up_for=st.none() | st.integers(0, 12), late=st.booleans())
-    def write(self, version, up_for, late):
+    @rule(version=st.integers(1, 4))
+    def write(self, version):
+        made = write(version, self.folder)
+
+        self.whole[made.place.name] = made
+
+    @rule(version=st.integers(1, 4), up_for=st.integers(0, 12), late=st.booleans())
+    def write_while_it_breaks(self, version, up_for, late):
         self.there.up_for, self.there.late = up_for, late
         with contextlib.suppress(OSError):
             made = write(version, self.folder)
@@ -166,8 +182,15 @@ class Keeping(RuleBasedStateMachine):
     def list_late(self, lag):
         self.there.lag = lag
 
-    @rule(keep=st.integers(1, 3), up_for=st.none() | st.integers(0, 20))
-    def prune(self, keep, up_for):
+    @rule(keep=st.integers(1, 3))
+    def prune(self, keep):
+        self._prune(keep, None)
+
+    @rule(keep=st.integers(1, 3), up_for=st.integers(0, 20))
+    def prune_while_it_breaks(self, keep, up_for):
+        self._prune(keep, up_for)
+
+    def _prune(self, keep, up_for):
         names = self.truth()
         self.there.up_for = up_for
         failed = True
@@ -211,5 +234,5 @@ class Keeping(RuleBasedStateMachine):
             storage.read_checked(found, record)
 
 
-Keeping.TestCase.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)
+Keeping.TestCase.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
 TestKeeping = Keeping.TestCase
