@@ -27,6 +27,7 @@ from .launch import launch
 from .options import NAMES
 from .replay import replay
 from .schedule import schedule
+from .serve import serve
 from .teach import registry, teach
 from .zoo import zoo
 
@@ -144,7 +145,7 @@ for _command in (
     schedule,
     cost,
     doctor,
-    *(checkpoint, teach, registry, chaos, replay, zoo, data, kernels),
+    *(checkpoint, serve, teach, registry, chaos, replay, zoo, data, kernels),
     *(completion, version),
 ):
     cli.add_command(_command)

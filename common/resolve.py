@@ -90,7 +90,7 @@ def typed(
         given[name] = _value(rows[name], value, say(name), in_pods)
     begun_from = given.get("checkpoint_dir_for_init")
     if begun_from and not in_pods and (Path(begun_from) / "settings.json").is_file():
-        given["checkpoint_dir_for_init"] = str(_checkpoint_dir(Path(begun_from)))
+        given["checkpoint_dir_for_init"] = str(checkpoint_dir_of(Path(begun_from)))
     if given.get("resume") and not in_pods:
         if command != "train":
             raise UsageError(f"{say('resume')} is of `edl train`: give --checkpoint_dir_for_init.")
@@ -158,7 +158,7 @@ def newest_checkpoint(path: str, said: str, *, checksums: bool = True) -> storag
     """
     folder = Path(path)
     if (folder / "settings.json").exists():
-        folder = _checkpoint_dir(folder)
+        folder = checkpoint_dir_of(folder)
     try:
         return storage.load(folder, checksums=checksums)
     except CheckpointError as error:
@@ -176,12 +176,13 @@ def newest_checkpoint(path: str, said: str, *, checksums: bool = True) -> storag
 def _writer(checkpoint_dir: Path) -> str:
     """Return the job that runs and writes its checkpoints there, if one does."""
     for folder in paths.running_jobs():
-        if _checkpoint_dir(folder).resolve() == checkpoint_dir.resolve():
+        if checkpoint_dir_of(folder).resolve() == checkpoint_dir.resolve():
             return folder.name
     return ""
 
 
-def _checkpoint_dir(job_folder: Path) -> Path:
+def checkpoint_dir_of(job_folder: Path) -> Path:
+    """Return where the job in a folder writes its checkpoints. Raises UsageError."""
     path = job_folder / "settings.json"
     try:
         written = json.loads(path.read_text()).get("checkpoint_dir")
