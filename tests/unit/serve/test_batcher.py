@@ -1,13 +1,14 @@
 """Requests become batches: merged under load, never split, each answered exactly once."""
 
 import queue
+import threading
 
 import numpy as np
 import pytest
 from tools.served import FAR_S, Adding, asked
 
 from edl.common.errors import UsageError
-from edl.serve.batcher import Batcher, Rules
+from edl.serve.batcher import Batcher, Quick, Rules
 from edl.serve.kserve.refused import Refused, Why
 from edl.serve.versions import Held
 
@@ -184,3 +185,49 @@ def test_an_answer_of_other_rows_than_were_asked_is_a_failure_of_the_model(make)
 
     with pytest.raises(Refused, match=r"has the shape \(7,\) for 2 rows"):
         request.answer  # noqa: B018 - it raises
+
+
+def test_batches_are_quick_up_to_twice_the_rows_of_one_that_was(make):
+    quick = Quick(limit_s=1.0)
+    rows = []
+    for count, took_s in [(1, 0.1), (2, 0.5), (9, 5.0), (4, 2.0), (4, 0.2), (8, 2.0), (8, 2.0)]:
+        quick.note(count, took_s)
+        rows.append(quick.rows)
+
+    assert [2, 4, 4, 4, 8, 8, 4] == rows
+
+
+def test_whoever_asks_computes_what_is_quick_and_all_that_waits_with_it(make):
+    asker = make()
+    asker.ask(4)
+    asker.ended(1)  # by a thread: it was quick
+    here = threading.get_ident()
+    by = []
+    asker.served.infer = lambda inputs: (
+        by.append(threading.get_ident()) or Adding.infer(asker.served, inputs)
+    )
+
+    requests = [
+        asker.batcher.ask(asker.held, asked(n), n, asker.over.put, helps=True) for n in (1, 3)
+    ]
+    asker.batcher.help()
+
+    assert [True, True] == [each.wants_help for each in requests]
+    assert requests == asker.ended(2)
+    assert ([here], [4, 4]) == (by, asker.served.batches)
+
+
+def test_nobody_helps_where_a_thread_computes_already_or_more_waits_than_is_quick(make):
+    asker = make()
+    asker.ask(1)
+    asker.ended(1)
+    asker.busy()
+
+    small = asker.batcher.ask(asker.held, asked(1), 1, asker.over.put, helps=True)
+    asker.batcher.help()
+    large = asker.batcher.ask(asker.held, asked(99), 99, asker.over.put, helps=True)
+    asker.served.may_answer.set()
+    asker.ended(3)
+
+    assert [True, False] == [small.wants_help, large.wants_help]
+    assert [1, 1, 100] == asker.served.batches
