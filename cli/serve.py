@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,16 @@ import click
 
 from ..common import log as logs
 from ..common.errors import CheckpointError, UsageError
-from .options import NAMES
+from .options import NAMES, flags_given
 from .output import Function
 from .place import complete_jobs
 
 _TOKEN_VARIABLE = "EDL_SERVE_TOKEN"
+_OF_YAML = {"image", "name", "replicas", "resource_request", "resource_limit", "volume"}
+_OF_YAML |= {"secret", "namespace"}
+# What the pods' own flags say, or the models'.
+_NOT_IN_PODS = {"as_objects", "models", "more", "plain", "http_port", "grpc_port", "linger_s"}
+_NOT_IN_PODS |= {"token_file", "tls_cert", "tls_key", "tls_client_ca", "log_format"}
 
 
 def _count(name: str, default: int, text: str) -> Callable[[Function], Function]:
@@ -64,6 +69,24 @@ def _seconds(name: str, default: float, text: str) -> Callable[[Function], Funct
 @click.option("--tls_client_ca", default="", metavar="FILE", help="Who asks needs one of this CA.")
 @click.option("--plain", is_flag=True, help="Off loopback without TLS and token all the same.")
 @click.option("--log_format", default="text", type=click.Choice(["text", "json"]))
+@click.option(
+    "--yaml", "as_objects", is_flag=True, help="Print objects for kubectl; serve nothing."
+)
+@click.option("--image", default="", help="With --yaml: image.  [default: edl:VERSION]")
+@click.option("--name", default="", help="With --yaml: name.  [default: the first model's]")
+@_count("--replicas", 1, "With --yaml: pods.")
+@click.option(
+    "--resource_request",
+    default="cpu=1,memory=2048Mi",
+    show_default=True,
+    help="With --yaml: what a pod asks.",
+)
+@click.option("--resource_limit", default="", help="With --yaml: default: the memory asked for.")
+@click.option(
+    "--volume", default="", help="With --yaml: claim_name=NAME,mount_path=PATH, as of a job."
+)
+@click.option("--secret", default="", help="With --yaml: Secret with token, tls.crt and tls.key.")
+@click.option("--namespace", "-n", default="", help="With --yaml: namespace.")
 def serve(models: tuple[str, ...], more: tuple[str, ...], **given: Any) -> None:
     """Answer requests with trained models, until stopped: KServe's v2 protocol, HTTP and gRPC.
 
@@ -72,6 +95,11 @@ def serve(models: tuple[str, ...], more: tuple[str, ...], **given: Any) -> None:
     """
     if not models and not more:
         raise UsageError("Name what is to be served: a job, a checkpoint, or a folder of them.")
+    if given["as_objects"]:
+        click.echo(_as_yaml((*models, *more), given), nl=False)
+        return
+    if said := sorted(_OF_YAML & flags_given()):
+        raise UsageError(f"--{said[0]} is of --yaml: add it, or leave this out.")
     from ..serve.server import check_installed
 
     check_installed()
@@ -93,6 +121,38 @@ def serve(models: tuple[str, ...], more: tuple[str, ...], **given: Any) -> None:
         server.serve(sources, _place(given), _terms(given), click.echo)
     except CheckpointError as error:  # it is what the user named
         raise UsageError(str(error)) from error
+
+
+def _as_yaml(models: Sequence[str], given: dict[str, Any]) -> str:
+    from ..model_zoo.image import BASE_IMAGE
+    from ..serve import manifests
+    from ..serve.sources import named
+
+    if bool(given["secret"]) == given["plain"]:
+        raise UsageError(
+            "--yaml: name a Secret with token, tls.crt and tls.key (--secret), or say --plain, by "
+            "which whoever reaches the pods may ask."
+        )
+    found = [named(each) for each in models]
+    arguments = []
+    for name, where in found:
+        manifests.check_place(where)
+        arguments.append(f"{name}={where}")
+    for flag in sorted(flags_given() - _OF_YAML - _NOT_IN_PODS):
+        value = given[flag]
+        arguments += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
+    wanted = manifests.Wanted(
+        name=given["name"] or found[0][0].lower().replace("_", "-").replace(".", "-"),
+        image=given["image"] or BASE_IMAGE,
+        arguments=arguments,
+        replicas=given["replicas"],
+        request=given["resource_request"],
+        limit=given["resource_limit"],
+        volume=given["volume"],
+        secret=given["secret"],
+        namespace=given["namespace"],
+    )
+    return manifests.as_yaml(wanted)
 
 
 def _set_threads(given: dict[str, Any]) -> None:
