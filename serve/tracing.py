@@ -215,9 +215,9 @@ class Model:
     def __init__(self, model: nn.Module, batches: Batches, tables: Mapping[str, Table]) -> None:
         """Run the model on all batches, as the job does. Raises EdlError."""
         self.model, self.batches = model, batches
+        self.inputs = self._inputs()
         self.answers = self.answered(tables)
         self.uses = self._uses(tables)
-        self.inputs = self._inputs()
         self.outputs = tuple(
             Column(name, datatype(array.dtype), array.shape[1:])
             for name, array in self.answers[0].items()
