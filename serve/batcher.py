@@ -3,6 +3,9 @@
 What is queued when a thread is free becomes one batch (distill/batching.py): under load batches
 grow, and without load nobody waits. A request is never split, so that all of its rows are answered
 by one call of the model; those of two versions are never in one batch.
+
+A batch that takes no longer than two changes of threads is better computed by whoever has brought
+it: `Quick` learns up to how many rows that is so, and `help` is the call.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ log = logging.getLogger("edl.serve")
 
 _TOO_LATE = "nobody waits for this answer any more"
 _END_S = 30.0  # for a batch that is being computed
+_QUICK_S = 0.002  # for which an event loop may compute and do nothing else
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,28 @@ class Rules:
     threads: int = 1
 
 
+class Quick:
+    """Up to how many rows a batch is quick, by those that were computed. Pure.
+
+    It begins with none. A quick batch allows the double; two slow ones in a row, of no more rows
+    than are allowed, the half of theirs: one alone may be the machine's doing.
+    """
+
+    def __init__(self, limit_s: float = _QUICK_S) -> None:
+        self._limit_s = limit_s
+        self._slow = 0
+        self.rows = 0
+
+    def note(self, rows: int, took_s: float) -> None:
+        """Note a batch."""
+        if took_s <= self._limit_s:
+            self.rows, self._slow = max(self.rows, 2 * rows), 0
+        elif rows <= self.rows:
+            self._slow += 1
+            if self._slow > 1:
+                self.rows, self._slow = rows // 2, 0
+
+
 @dataclass(eq=False)
 class Asked(Request[Arrays]):
     """A request, which holds its version until `over` is called: once, by any thread."""
@@ -52,6 +78,7 @@ class Asked(Request[Arrays]):
     over: Callable[[Asked], None] = field(kw_only=True)
     failure: Exception | None = None
     computing: bool = False
+    wants_help: bool = False  # of whoever asks: no thread was told of it
 
     @property
     def answer(self) -> Arrays:
@@ -78,6 +105,8 @@ class Batcher:
         self._queue = Queue[Asked](rules.max_batch_size, rules.max_queue_delay_s, rules.max_queued)
         self._changed = threading.Condition()
         self._closed = False
+        self._computing = 0  # batches
+        self._quick = Quick()
         self._threads = [
             threading.Thread(target=self._compute, name=f"serve-{name}-{n}", daemon=True)
             for n in range(rules.threads)
@@ -91,9 +120,18 @@ class Batcher:
         return self._queue.queued
 
     def ask(
-        self, held: Held[Servable], inputs: Arrays, rows: int, over: Callable[[Asked], None]
+        self,
+        held: Held[Servable],
+        inputs: Arrays,
+        rows: int,
+        over: Callable[[Asked], None],
+        *,
+        helps: bool = False,
     ) -> Asked:
-        """Queue a request. Raises Refused where there is no room; `over` is not called then."""
+        """Queue a request. Raises Refused where there is no room; `over` is not called then.
+
+        `helps`: whoever asks calls `help` soon where the request says so.
+        """
         asked = Asked(
             rows, self._kind(held, inputs, rows), self._clock.now(), inputs, held=held, over=over
         )
@@ -106,8 +144,22 @@ class Batcher:
                     f"{self._queue.queued} rows wait already, and with these {rows} they were more "
                     f"than {self._rules.max_queued}: ask again, or another server",
                 )
-            self._changed.notify()
+            may_wait = self._rules.max_queue_delay_s > 0
+            if helps and not may_wait and self._queue.queued <= self._quick.rows:
+                asked.wants_help = True
+            else:
+                self._changed.notify()
         return asked
+
+    def help(self) -> None:
+        """Compute what waits, in the caller's thread, unless another one computes already."""
+        with self._changed:
+            if self._computing or self._queue.queued > self._quick.rows:
+                self._changed.notify()  # who computes looks at the queue again; others may as well
+                return
+            batch = self._taken()
+        if batch:
+            self._run(batch)
 
     def give_up(self, asked: Asked) -> None:
         """Forget a request that nobody waits for; where it is being computed, it is over later."""
@@ -146,38 +198,43 @@ class Batcher:
 
     def _compute(self) -> None:
         while batch := self._next_batch():
-            began = self._clock.now()
-            rows = sum(asked.rows for asked, _, _ in batch)
-            failure: Exception | None = None
-            outputs: Arrays = {}
-            try:
-                outputs = _outputs(batch)
-                _check(outputs, rows)
-            except EdlError as error:
-                failure = error
-            except Exception as error:  # of the user's model: told to whoever asked
-                log.exception("model=%s -> failed rows=%d", batch[0][0].held.served.name, rows)
-                failure = Refused(Why.FAILED, f"the model failed: {type(error).__name__}: {error}")
-            if failure is not None and len(batch) > 1:
-                self._one_by_one(batch)
-            else:
-                self._settle(batch, outputs, failure)
-            if self._watched is not None:
-                self._watched.computed(rows, self._clock.now() - began)
+            self._run(batch)
+
+    def _run(self, batch: Sequence[Piece[Asked]]) -> None:
+        began = self._clock.now()
+        rows = sum(asked.rows for asked, _, _ in batch)
+        outputs, failure = self._computed(batch, rows)
+        took_s = self._clock.now() - began
+        with self._changed:
+            self._quick.note(rows, took_s)
+        if failure is not None and len(batch) > 1:
+            self._one_by_one(batch)
+        else:
+            self._settle(batch, outputs, failure)
+        with self._changed:
+            self._computing -= 1
+        if self._watched is not None:
+            self._watched.computed(rows, took_s)
+
+    def _computed(
+        self, batch: Sequence[Piece[Asked]], rows: int
+    ) -> tuple[Arrays, Exception | None]:
+        """Return the outputs of a batch, or what has kept the model from them."""
+        try:
+            outputs = _outputs(batch)
+            _check(outputs, rows)
+        except EdlError as error:
+            return {}, error
+        except Exception as error:  # of the user's code: told to whoever asked
+            log.exception("model=%s -> failed rows=%d", batch[0][0].held.served.name, rows)
+            told = f"the model failed: {type(error).__name__}: {error}"
+            return {}, Refused(Why.FAILED, told)
+        return outputs, None
 
     def _one_by_one(self, batch: Sequence[Piece[Asked]]) -> None:
         """Compute each request alone: one that the model refuses is no fault of its neighbours."""
         for piece in batch:
-            failure: Exception | None = None
-            outputs: Arrays = {}
-            try:
-                outputs = _outputs([piece])
-                _check(outputs, piece[0].rows)
-            except EdlError as error:
-                failure = error
-            except Exception as error:  # noqa: BLE001 - of the user's model, and logged before
-                failure = Refused(Why.FAILED, f"the model failed: {type(error).__name__}: {error}")
-            self._settle([piece], outputs, failure)
+            self._settle([piece], *self._computed([piece], piece[0].rows))
 
     def _settle(
         self, batch: Sequence[Piece[Asked]], outputs: Arrays, failure: Exception | None
@@ -204,12 +261,16 @@ class Batcher:
                 ready_at = self._queue.ready_at()
                 left_s = None if ready_at is None else ready_at - self._clock.now()
                 if left_s is not None and left_s <= 0:
-                    batch = self._queue.take()
-                    for asked, _, _ in batch:
-                        asked.computing = True
-                    return batch
+                    return self._taken()
                 self._changed.wait(left_s)
         return []
+
+    def _taken(self) -> list[Piece[Asked]]:
+        batch = self._queue.take()
+        for asked, _, _ in batch:
+            asked.computing = True
+        self._computing += bool(batch)
+        return batch
 
 
 def _outputs(batch: Sequence[Piece[Asked]]) -> Arrays:

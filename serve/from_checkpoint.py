@@ -20,7 +20,7 @@ from ..common.errors import EdlError, UsageError
 from ..data.open import open_reader
 from ..data.reader import Records
 from ..model_zoo.spec import Definition, load_definition
-from ..nn.device import choose_device, outputs_of
+from ..nn.device import choose_device, to_device
 from ..nn.outputs import arrays_of
 from .checkpoint import Checkpoint, open_checkpoint
 from .columns import Asked, asked, sample
@@ -86,7 +86,7 @@ class CheckpointServable:
                 f"{type(error).__name__}: {error}"
             ) from error
         with torch.inference_mode():
-            return arrays_of(outputs_of(self._model, features, self._device), rows)
+            return arrays_of(self._model(to_device(features, self._device)), rows)
 
     def close(self) -> None:
         """Let go of the model; its files are unmapped with its last array."""

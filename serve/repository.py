@@ -70,7 +70,7 @@ class Model:
     ) -> Asked:
         """Queue a request. Raises Refused; `over` is called otherwise, once and by any thread.
 
-        The version is released in either case.
+        The version is released in either case. Where the request says so, call `help` soon.
         """
 
         def ended(asked: Asked) -> None:
@@ -80,10 +80,14 @@ class Model:
                 self.release(held)
 
         try:
-            return self._batcher.ask(held, inputs, rows, ended)
+            return self._batcher.ask(held, inputs, rows, ended, helps=True)
         except BaseException:
             self.release(held)
             raise
+
+    def help(self) -> None:
+        """Compute what waits, if that is quick."""
+        self._batcher.help()
 
     def give_up(self, asked: Asked) -> None:
         """Forget a request that nobody waits for."""

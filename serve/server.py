@@ -112,6 +112,7 @@ def serve(
     `say` is told where, once all models answer. Raises EdlError: a model that is not there.
     """
     check_installed()
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     sys.setswitchinterval(_SWITCH_S)
     server = _Server(sources, place, terms, say)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,7 +62,7 @@ class Asking:
         return question, answer, said
 
     async def _answer(self, model: Model, held: Any, question: Question) -> Arrays:
-        loop = asyncio.get_running_loop()
+        loop, here = asyncio.get_running_loop(), threading.get_ident()
         answered: asyncio.Future[Asked] = loop.create_future()
 
         def settle(asked: Asked) -> None:
@@ -69,10 +70,14 @@ class Asking:
                 answered.set_result(asked)
 
         def over(asked: Asked) -> None:
-            if not loop.is_closed():
+            if threading.get_ident() == here:
+                settle(asked)
+            elif not loop.is_closed():
                 loop.call_soon_threadsafe(settle, asked)
 
         asked = model.ask(held, question.inputs, question.rows, over)
+        if asked.wants_help:
+            loop.call_soon(model.help)  # when all that has come by now is queued too
         timer = loop.call_later(self._timeout_s, self._too_late, model, asked, answered)
         try:
             return (await answered).answer
