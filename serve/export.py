@@ -145,7 +145,7 @@ class _Export:
             "edl": __version__,
             "torch": torch.__version__,
             "job": str(found.settings.get("job_name") or ""),
-            "checkpoint": str(found.directory),
+            "checkpoint": found.where,
             "cut": cut_of(found),
             "definition": self._definition,
             "forms": self._forms,
@@ -182,7 +182,7 @@ class _Export:
     def _write_programs(self) -> None:
         definition, records = CheckpointOpener(self._wish.options).read(self._found)
         asked = asked_by(definition, records)
-        loaded = load(self._found.directory, definition.model, checksums=False)
+        loaded = load(self._found.where, definition.model, checksums=False)
         exact = {
             spec.name: Lookup(spec, self._found.spec.seed, self._found.rows(spec.name))
             for spec in self._found.spec.tables

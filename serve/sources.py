@@ -15,6 +15,7 @@ from typing import Protocol
 
 from ..common import paths, storage
 from ..common.errors import EdlError, UsageError
+from ..common.locations import is_local
 from ..common.resolve import checkpoint_dir_of
 from .from_checkpoint import CheckpointOpener, Options
 from .repository import Repository
@@ -48,9 +49,9 @@ class CheckpointSource:
         self._opener = CheckpointOpener(options)
 
     def there(self) -> list[str]:
-        folder = Path(paths.named_job(self._where) or self._where)
-        if (folder / "settings.json").exists():
-            folder = checkpoint_dir_of(folder)
+        folder = str(paths.named_job(self._where) or self._where)
+        if is_local(folder) and (Path(folder) / "settings.json").exists():
+            folder = checkpoint_dir_of(Path(folder))
         # A checkpoint alone, or nothing: then the opening says what is wrong.
         return [str(path) for path in storage.find_checkpoints(folder)] or [self._where]
 
