@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,7 +33,7 @@ def form_options(name: str) -> Callable[[Function], Function]:
 
 @click.command(context_settings=NAMES)
 @click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=complete_jobs)
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out")
 @form_options("--to")
 @click.option(
     "--rows_dtype",
@@ -65,8 +64,8 @@ def form_options(name: str) -> Callable[[Function], Function]:
     metavar="FILE",
     help="A few records.  [default: the job's --training_data]",
 )
-def export(checkpoint: str, out: Path, forms: tuple[str, ...], **given: Any) -> None:
-    """Export a model into a new folder OUT, which `edl serve` and others run without the job.
+def export(checkpoint: str, out: str, forms: tuple[str, ...], **given: Any) -> None:
+    """Export a model into a new folder OUT, or a URL, which others run without the job.
 
     CHECKPOINT is a checkpoint, a folder of them (the newest that is whole is taken), or a job's
     name or folder.
@@ -86,7 +85,7 @@ def export(checkpoint: str, out: Path, forms: tuple[str, ...], **given: Any) -> 
     write(checkpoint, out, wish)
 
 
-def write(checkpoint: str, out: Path, wish: Wish) -> None:
+def write(checkpoint: str, out: str, wish: Wish) -> None:
     """Write an export, and tell what it is. Raises UsageError."""
     from ..serve import told
     from ..serve.export import export

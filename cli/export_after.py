@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ..common.errors import EdlError, UsageError
+from ..common.locations import absolute
 from ..common.settings import JobSettings
 from .export import form_options, write
 from .output import Function
@@ -24,8 +25,7 @@ def after_options(command: Function) -> Function:
             "--export",
             "export_out",
             metavar="OUT",
-            type=click.Path(path_type=Path),
-            help="In the end, export the model into the new folder OUT, as `edl export` does.",
+            help="In the end, export the model into a new folder or URL, as `edl export`.",
         ),
     ):
         command = option(command)
@@ -36,7 +36,7 @@ def after_options(command: Function) -> Function:
 class After:
     """An export that is to follow a job."""
 
-    out: Path
+    out: str
     forms: tuple[str, ...]
 
     def check(self, settings: JobSettings) -> None:
@@ -81,7 +81,7 @@ def after(given: dict[str, Any], unfollowed: str) -> After | None:
         if forms:
             raise UsageError("--export_to is of an export: add --export OUT, or leave it out.")
         return None
-    made = After(out.absolute(), tuple(dict.fromkeys(forms)) or ("torch",))
+    made = After(absolute(out), tuple(dict.fromkeys(forms)) or ("torch",))
     if unfollowed:
         raise made._instead(f"is done by who waits for the job, and --{unfollowed} does not")
     return made

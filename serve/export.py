@@ -7,10 +7,12 @@ fewer bits, and outputs by them, are from the exact ones is in the manifest and 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ import torch
 from numpy.typing import NDArray
 
 from .. import __version__
-from ..common.errors import UsageError
+from ..common.errors import EdlError, UsageError
+from ..common.locations import is_local
+from ..common.places import Place
 from ..common.storage import MANIFEST, FileRecord, write_file
 from ..data.reader import Records
 from ..model_zoo.spec import Definition
@@ -81,9 +85,12 @@ class Wish:
         return dtype if self.rows_dtype == "own" else self.rows_dtype
 
 
-def check_wish(wish: Wish, out: Path) -> None:
+def check_wish(wish: Wish, out: str) -> None:
     """Raise UsageError where an export could not be written, before anything is done for it."""
-    convert.check_new(out)
+    if is_local(out):
+        convert.check_new(Path(out))
+    elif Place(out).has(MANIFEST):
+        raise UsageError(f"{out} is there already: name a new folder.")
     if "onnx" in wish.forms:
         for package in ("onnx", "onnxscript", "onnxruntime"):
             if importlib.util.find_spec(package) is None:
@@ -94,19 +101,42 @@ def check_wish(wish: Wish, out: Path) -> None:
         raise UsageError("--to rows needs pyarrow: pip install 'edl[parquet]'")
 
 
-def export(checkpoint: str | Path, out: Path, wish: Wish) -> dict[str, Any]:
-    """Write an exported model into the folder `out`, which must be new; return its manifest.
+def export(checkpoint: str | Path, out: str | Path, wish: Wish) -> dict[str, Any]:
+    """Write an exported model into a folder, which must be new; return its manifest.
 
-    Raises EdlError: no checkpoint that is whole, a model that cannot be traced, no sample.
+    `out`: a path or a URL. Raises EdlError: no checkpoint that is whole, a model that cannot be
+    traced, no sample.
     """
-    check_wish(wish, out)
+    check_wish(wish, str(out))
     found = open_checkpoint(checkpoint, checksums=wish.options.checksums)
-    with convert.new_folder(out) as partial:
-        making = _Export(found, partial, wish)
+    with _folder(str(out)) as folder:
+        making = _Export(found, folder, wish)
         making.write()
-        values = making.values()
-        write_file(partial / MANIFEST, sealed(values, making.files))
-    return json.loads((out / MANIFEST).read_text())  # type: ignore[no-any-return]
+        manifest = sealed(making.values(), making.files)
+        write_file(folder / MANIFEST, manifest)
+    return json.loads(manifest)  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _folder(out: str) -> Iterator[Path]:
+    """Give a folder for the files of an export, which are at `out` once the block has ended well.
+
+    At a store the manifest is written last.
+    """
+    if is_local(out):
+        with convert.new_folder(Path(out)) as partial:
+            yield partial
+        return
+    with tempfile.TemporaryDirectory(prefix="edl-export-") as scratch:
+        folder = Path(scratch)
+        yield folder
+        place = Place(out)
+        names = sorted(each.name for each in folder.iterdir() if each.name != MANIFEST)
+        try:
+            for name in (*names, MANIFEST):
+                place.write(name, (folder / name).read_bytes())
+        except OSError as error:
+            raise EdlError(f"cannot write {out}: {error.strerror or error}") from error
 
 
 class _Export:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common import copies
 from ..common.errors import CheckpointError, UsageError
-from ..common.foreign import must_be, open_plain, parse, read_plain
+from ..common.foreign import must_be, parse
+from ..common.places import Place
 from ..common.storage import MANIFEST, FileRecord, check_names
 from ..kernels.ids import distinct
 from .checkpoint import Ids, Values
@@ -37,7 +38,6 @@ from .servable import Column
 
 FORMAT = 1
 KIND = "exported model"
-_READ_NBYTES = 1 << 20
 _COLUMN = {"name": str, "datatype": str, "shape": list}
 _VALUES = {
     "job": str,
@@ -157,10 +157,10 @@ def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def is_exported(directory: Path) -> bool:
-    """Tell whether a folder says of itself that it is an exported model."""
+def is_exported(where: str | Path) -> bool:
+    """Tell whether a folder, here or at a store, says of itself that it is an exported model."""
     try:
-        values = parse(read_plain(directory / MANIFEST))
+        values = parse(Place(where).read(MANIFEST))
     except (OSError, ValueError):
         return False
     return isinstance(values, dict) and values.get("kind") == KIND
@@ -184,14 +184,16 @@ def _checksum(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def read_exported(directory: Path, *, checksums: bool = True) -> Exported:
+def read_exported(where: str | Path, *, checksums: bool = True) -> Exported:
     """Return the exported model in a folder: each file is there, of its size and checksum.
 
-    Raises CheckpointError with the file and what is wrong with it.
+    `where`: a path, or a URL, whose files are copied here first. Raises CheckpointError with the
+    file and what is wrong with it.
     """
-    path = directory / MANIFEST
+    place = Place(where)
+    path = place / MANIFEST
     try:
-        values = parse(read_plain(path))
+        values = parse(place.read(MANIFEST))
         must_be(values, dict)
         if values.get("kind") != KIND or values.get("format") != FORMAT:
             raise CheckpointError(
@@ -203,32 +205,33 @@ def read_exported(directory: Path, *, checksums: bool = True) -> Exported:
             raise CheckpointError(f"{path} is damaged: its checksum is another")
         files = tuple(FileRecord(f["name"], f["nbytes"], f["sha256"]) for f in values["files"])
         check_names([record.name for record in files], but=(MANIFEST,))
-        found = Exported(directory, values, files)
+        folder = place.path if place.is_local else copies.folder(place, files)
+        found = Exported(folder, values, files)
         _ = found.inputs, found.outputs, found.uses
     except OSError as error:
         raise CheckpointError(
-            f"{directory} is no exported model: cannot read {MANIFEST}: {error.strerror}"
+            f"{place} is no exported model: cannot read {MANIFEST}: {error.strerror or error}"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
-    for record in files:
-        _check(directory / record.name, record, checksums)
+    if not place.is_local:
+        copies.make_room(folder)
+        for _ in place.each(lambda record: place.copy(record, folder), files):
+            pass
+    for record in files if place.is_local else ():
+        _check(place, record, checksums)
     return found
 
 
-def _check(path: Path, record: FileRecord, checksums: bool) -> None:
+def _check(place: Place, record: FileRecord, checksums: bool) -> None:
     """Compare a file with what the manifest says. Raises CheckpointError."""
-    digest = hashlib.sha256()
-    try:
-        with open_plain(path) as file:
-            nbytes = os.fstat(file.fileno()).st_size
-            while checksums and (block := file.read(_READ_NBYTES)):
-                digest.update(block)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path} is missing: {error.strerror}") from error
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+    if checksums:
+        place.check(record)
+        return
+    nbytes = place.size(record.name)
+    if nbytes is None:
+        raise CheckpointError(f"{place / record.name} is missing")
     if nbytes != record.nbytes:
-        raise CheckpointError(f"{path} is torn: {nbytes} bytes instead of {record.nbytes}")
-    if checksums and digest.hexdigest() != record.sha256:
-        raise CheckpointError(f"{path} is damaged: its sha256 is not the manifest's")
+        raise CheckpointError(
+            f"{place / record.name} is torn: {nbytes} bytes instead of {record.nbytes}"
+        )

@@ -249,9 +249,10 @@ def open_exported(
 ) -> ExportedServable:
     """Open an exported model. Raises EdlError.
 
-    `form`: of FORMS; "": the first that is there. `checksums`: see read_exported.
+    `where`: a path or a URL. `form`: of FORMS; "": the first that is there. `checksums`: see
+    read_exported.
     """
-    found = read_exported(Path(where), checksums=checksums)
+    found = read_exported(where, checksums=checksums)
     there = [each for each in FORMS if found.form(each)]
     if not there or (form and form not in there):
         wanted = form or "any form that answers"

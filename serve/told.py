@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .rows import Rows
@@ -139,7 +138,7 @@ def _table(*columns: str) -> Table:
     return drawn
 
 
-def exported(out: Path, made: dict[str, Any]) -> list[str]:
+def exported(out: str, made: dict[str, Any]) -> list[str]:
     """Return what is told of an export, by its manifest: a line for each thing."""
     size = nbytes(sum(file["nbytes"] for file in made["files"]))
     files = "; ".join(f"{form}: {', '.join(f.values())}" for form, f in made["forms"].items())

@@ -13,6 +13,7 @@ from tools.trained import records_of, train
 import edl
 from edl.common import storage
 from edl.common.errors import CheckpointError, UsageError
+from edl.common.places import Place
 from edl.serve import export as module
 from edl.serve.export import Wish, export
 from edl.serve.export_format import read_exported
@@ -211,6 +212,30 @@ def test_what_cannot_be_exported_leaves_nothing_behind(deepfm, tmp_path):
     with pytest.raises(UsageError, match="name a file with some"):
         export(deepfm.trained.checkpoint, tmp_path / "out", Wish())
     assert [] == list(tmp_path.iterdir())
+
+
+def test_an_export_goes_to_a_url_and_is_served_from_there(ranker, tmp_path, monkeypatch):
+    """Its manifest is the last that is written. Broken once: it is the first."""
+    monkeypatch.setenv("EDL_HOME", str(tmp_path))
+    url = "memory://exports/ranker"
+    written = []
+    monkeypatch.setattr(
+        "edl.common.places.Place.write",
+        lambda self, name, *parts, real=Place.write: (
+            written.append(name),
+            real(self, name, *parts),
+        )[1],
+    )
+
+    export(ranker.trained.checkpoint, url, ranker.wish())
+
+    assert "MANIFEST.json" == written[-1]
+    numbers = np.arange(9)
+    np.testing.assert_allclose(
+        ranker.answered(numbers, "torch", url), ranker.expected(numbers), rtol=1e-5, atol=1e-6
+    )
+    with pytest.raises(UsageError, match="is there already"):
+        export(ranker.trained.checkpoint, url, ranker.wish())
 
 
 def test_without_onnx_it_says_what_to_install(deepfm, tmp_path, monkeypatch):
