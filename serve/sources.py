@@ -17,6 +17,7 @@ from ..common import paths, storage
 from ..common.errors import EdlError, UsageError
 from ..common.locations import is_local
 from ..common.resolve import checkpoint_dir_of
+from .export_format import is_exported
 from .from_checkpoint import CheckpointOpener, Options
 from .repository import Repository
 from .servable import Servable
@@ -59,6 +60,21 @@ class CheckpointSource:
         return self._opener.open(self.name, what)
 
 
+class ExportedSource:
+    """An exported model. What is written in its place later is not looked for."""
+
+    def __init__(self, name: str, where: str, options: Options) -> None:
+        self.name, self._where, self._options = name, where, options
+
+    def there(self) -> list[str]:
+        return [self._where]
+
+    def open(self, what: str) -> Servable:
+        from .exported import open_exported
+
+        return open_exported(what, name=self.name, checksums=self._options.checksums)
+
+
 def named(said: str) -> tuple[str, str]:
     """Return the name and the place of NAME=PLACE, or of a PLACE, which has the name in it."""
     name, equals, where = said.partition("=")
@@ -77,6 +93,8 @@ def named(said: str) -> tuple[str, str]:
 
 def source_of(name: str, where: str, options: Options) -> Source:
     """Return where the versions of a model come from."""
+    if paths.named_job(where) is None and is_exported(where):
+        return ExportedSource(name, where, options)
     return CheckpointSource(name, where, options)
 
 
