@@ -22,6 +22,7 @@ from .checkpoint import checkpoint
 from .cost import cost
 from .data import data
 from .doctor import doctor
+from .export import export
 from .kernels import kernels
 from .launch import launch
 from .options import NAMES
@@ -145,7 +146,7 @@ for _command in (
     schedule,
     cost,
     doctor,
-    *(checkpoint, serve, teach, registry, chaos, replay, zoo, data, kernels),
+    *(checkpoint, export, serve, teach, registry, chaos, replay, zoo, data, kernels),
     *(completion, version),
 ):
     cli.add_command(_command)

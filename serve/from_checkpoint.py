@@ -53,12 +53,12 @@ class CheckpointServable:
         self, name: str, opened: Checkpoint, definition: Definition, records: Records, device: str
     ) -> None:
         """Load the model, and find its columns and outputs on these records. Raises EdlError."""
-        self.name, self.version = name, version_of(opened.directory)
+        self.name, self.version = name, version_of(Path(opened.where))
         self._definition = definition
         self._device = choose_device(device, 0)
-        self._asked = _asked(definition, records)
+        self._asked = asked_by(definition, records)
         # The definition's own, which makes the model: it is imported once for all versions.
-        self._model = load(opened.directory, definition.model, device=self._device, checksums=False)
+        self._model = load(opened.where, definition.model, device=self._device, checksums=False)
         self.inputs = self._asked.columns
         self.example = example_of(self._asked, records)
         outputs = self.infer(self.example)
@@ -107,7 +107,8 @@ def _datatype(name: str, array: NDArray[Any]) -> str:
     return found
 
 
-def _asked(definition: Definition, records: Records) -> Asked:
+def asked_by(definition: Definition, records: Records) -> Asked:
+    """Return what a definition's feed asks for. Raises EdlError."""
     try:
         return asked(definition.feed, records)
     except EdlError:
@@ -152,15 +153,16 @@ class CheckpointOpener:
     def open(self, name: str, where: str) -> CheckpointServable:
         """Open a checkpoint, the newest of a folder, or that of a job. Raises EdlError."""
         found = open_checkpoint(where, checksums=self.options.checksums)
-        definition, records = self._of(found)
+        definition, records = self.read(found)
         return CheckpointServable(name, found, definition, records, self.options.device)
 
-    def _of(self, found: Checkpoint) -> tuple[Definition, Records]:
+    def read(self, found: Checkpoint) -> tuple[Definition, Records]:
+        """Return the definition of a checkpoint, and a few records. Raises EdlError."""
         settings, options = found.settings, self.options
         named = options.definition or str(settings.get("model_def") or "")
         if not named:
             raise UsageError(
-                f"{found.directory} does not say by which definition it was trained: name it "
+                f"{found.where} does not say by which definition it was trained: name it "
                 "(--model_def)."
             )
         zoo = options.model_zoo or str(settings.get("model_zoo") or "")
@@ -184,6 +186,6 @@ def _sample(
         except EdlError as error:
             why = str(error)
     raise UsageError(
-        f"{found.directory}: which columns a request must bring is found on a few records, and "
+        f"{found.where}: which columns a request must bring is found on a few records, and "
         f"there are none ({why}): name a file with some (--data)."
     )

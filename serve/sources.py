@@ -15,7 +15,9 @@ from typing import Protocol
 
 from ..common import paths, storage
 from ..common.errors import EdlError, UsageError
+from ..common.locations import is_local
 from ..common.resolve import checkpoint_dir_of
+from .export_format import is_exported
 from .from_checkpoint import CheckpointOpener, Options
 from .repository import Repository
 from .servable import Servable
@@ -48,14 +50,29 @@ class CheckpointSource:
         self._opener = CheckpointOpener(options)
 
     def there(self) -> list[str]:
-        folder = Path(paths.named_job(self._where) or self._where)
-        if (folder / "settings.json").exists():
-            folder = checkpoint_dir_of(folder)
+        folder = str(paths.named_job(self._where) or self._where)
+        if is_local(folder) and (Path(folder) / "settings.json").exists():
+            folder = checkpoint_dir_of(Path(folder))
         # A checkpoint alone, or nothing: then the opening says what is wrong.
         return [str(path) for path in storage.find_checkpoints(folder)] or [self._where]
 
     def open(self, what: str) -> Servable:
         return self._opener.open(self.name, what)
+
+
+class ExportedSource:
+    """An exported model. What is written in its place later is not looked for."""
+
+    def __init__(self, name: str, where: str, options: Options) -> None:
+        self.name, self._where, self._options = name, where, options
+
+    def there(self) -> list[str]:
+        return [self._where]
+
+    def open(self, what: str) -> Servable:
+        from .exported import open_exported
+
+        return open_exported(what, name=self.name, checksums=self._options.checksums)
 
 
 def named(said: str) -> tuple[str, str]:
@@ -76,6 +93,8 @@ def named(said: str) -> tuple[str, str]:
 
 def source_of(name: str, where: str, options: Options) -> Source:
     """Return where the versions of a model come from."""
+    if paths.named_job(where) is None and is_exported(where):
+        return ExportedSource(name, where, options)
     return CheckpointSource(name, where, options)
 
 
