@@ -169,6 +169,7 @@ class ExportedServable:
         values = found.values
         self.name, self.version = name, str(values["cut"]["version"])
         self._features = found.inputs
+        self.example: Arrays | None = None  # whoever opens it may give it one, to warm it
         self._definition, self._asked = _feed_of(found)
         self._answer: Answering | None = Answering(found, form)
         self.inputs = (

@@ -15,9 +15,12 @@ from typing import Protocol
 from ..common import paths, storage
 from ..common.errors import EdlError, UsageError
 from ..common.locations import is_local
+from ..common.places import Place
 from ..common.resolve import checkpoint_dir_of
 from .export_format import is_exported
 from .from_checkpoint import CheckpointOpener, Options
+from .kserve.refused import Refused
+from .kserve.tensors import from_http
 from .repository import Repository
 from .servable import Servable
 
@@ -71,7 +74,13 @@ class ExportedSource:
     def open(self, what: str) -> Servable:
         from .exported import open_exported
 
-        return open_exported(what, name=self.name, checksums=self._options.checksums)
+        opened = open_exported(what, name=self.name, checksums=self._options.checksums)
+        try:
+            request = Place(what).read("request.json")
+            opened.example = from_http(request, "", opened.inputs, opened.outputs).inputs
+        except (OSError, Refused) as error:  # an export whose records no request can bring
+            log.info("model=%s -> not warmed reason=%r", self.name, str(error))
+        return opened
 
 
 def named(said: str) -> tuple[str, str]:
