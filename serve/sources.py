@@ -17,6 +17,7 @@ from ..common.errors import EdlError, UsageError
 from ..common.locations import is_local
 from ..common.places import Place
 from ..common.resolve import checkpoint_dir_of
+from .columns import told_of
 from .export_format import is_exported
 from .from_checkpoint import CheckpointOpener, Options
 from .kserve.refused import Refused
@@ -167,14 +168,11 @@ class Watch:
 
     def _tried(self, what: str) -> EdlError | None:
         """Open one version and let it answer; return what has kept it from that."""
-        failure: EdlError
         try:
-            self._repository.swap(self.name, self._source.open(what))
+            with told_of(what):  # of the user's code: this version is none, the others go on
+                self._repository.swap(self.name, self._source.open(what))
         except EdlError as error:
             failure = error
-        except Exception as error:  # of the user's code: this version is none, the others go on
-            log.exception("model=%s -> not opened version=%s", self.name, what)
-            failure = EdlError(f"{what}: {type(error).__name__}: {error}")
         else:
             self._opened.add(what)
             self._failed.pop(what, None)
