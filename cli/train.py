@@ -14,6 +14,7 @@ from ..common import launched, paths
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
+from .export_after import After, after, after_options
 from .options import (
     NAMES,
     JobCommand,
@@ -82,20 +83,25 @@ def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 def _job_command(name: str, help: str) -> click.Command:
     """Make `edl <name>`, which resolves the settings and runs a job."""
 
-    @click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
-    @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
-    @_job_flags
     def command(detach: bool, **given: Any) -> int:
         return _run_job(name, detach, given)
 
-    return command
+    command = _job_flags(command)
+    if name == "train":
+        command = after_options(command)
+    detached = click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
+    made = click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
+    return made(detached(command))
 
 
 def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = False) -> int:
     """Run a job, or whatever else is to be done with it; return the exit code.
 
-    `given`: the values of `_job_flags`. `submits`: it is one of a cluster.
+    `given`: the values of `_job_flags`, and of --export. `submits`: it is one of a cluster.
     """
+    then = None
+    if "export_out" in given:
+        then = after(given, "detach" if detach else "queue" if given["queue"] else "")
     wishes = _wishes(given)
     dry_run, as_objects, kind = (given.pop(name) for name in ("dry_run", "as_objects", "kind"))
     values, origins = given_values(given.pop("config"), given)
@@ -118,17 +124,23 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
         said = {key: origins.get(key, "flag") for key in values}
         click.echo(as_yaml(command, resolved, said))
         return 0
+    if then is not None:
+        then.check(settings)
     if settings.runtime != "kubernetes" and kind != "auto":
         raise UsageError("--as is of jobs in a cluster: add --runtime kubernetes, or leave it out.")
     if settings.runtime == "kubernetes":
         return _in_cluster(settings, resolved, detach, as_objects, kind, wishes)
     if wishes is not None:
         return _queue(settings, stands, wishes)
-    return _run_here(settings, resolved, detach, before if stands else None)
+    return _run_here(settings, resolved, detach, before if stands else None, then)
 
 
 def _run_here(
-    settings: JobSettings, resolved: dict[str, Any], detach: bool, before: LocalJob | None
+    settings: JobSettings,
+    resolved: dict[str, Any],
+    detach: bool,
+    before: LocalJob | None,
+    then: After | None,
 ) -> int:
     """Start a job on this machine, or go on with the one that stands; return the exit code."""
     from ..jobs.follow import follow
@@ -141,7 +153,8 @@ def _run_here(
         wait_until_serving(job, child)
         click.echo(f"{job.name} runs: `edl status {job.where}`, `edl logs -f {job.where}`")
         return 0
-    return follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
+    code = follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
+    return code if then is None else then.follow(code, job.folder)
 
 
 def _wishes(flags: dict[str, Any]) -> Wishes | None:
