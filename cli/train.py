@@ -14,6 +14,7 @@ from ..common import launched, paths
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
+from .checkpoint import values_from
 from .options import (
     NAMES,
     JobCommand,
@@ -27,6 +28,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..jobs.local import LocalJob
     from ..jobs.queue import Wishes
+    from ..serve.make import Given
 
 EPILOG = """Flags may be written with dashes or underscores.
 
@@ -81,13 +83,39 @@ def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _job_command(name: str, help: str) -> click.Command:
     """Make `edl <name>`, which resolves the settings and runs a job."""
+    flags = _train_flags if name == "train" else _job_flags
 
     @click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
     @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
-    @_job_flags
+    @flags
     def command(detach: bool, **given: Any) -> int:
         return _run_job(name, detach, given)
 
+    return command
+
+
+def _train_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of whatever runs a job, and those about values trained elsewhere."""
+    for option in (
+        _job_flags,
+        click.option(
+            "--init_partial", is_flag=True, help="What --init_dense lacks has first values."
+        ),
+        click.option(
+            "--init_rows",
+            multiple=True,
+            metavar="TABLE=FILE",
+            help="Begin with these rows of a table: Parquet (id, weight), safetensors or .npz "
+            "(ids, weight).",
+        ),
+        click.option(
+            "--init_dense",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Begin with these dense values: safetensors, by the names of state_dict().",
+        ),
+    ):
+        command = option(command)
     return command
 
 
@@ -96,7 +124,7 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
 
     `given`: the values of `_job_flags`. `submits`: it is one of a cluster.
     """
-    wishes = _wishes(given)
+    wishes, init = _wishes(given), _init(given)
     dry_run, as_objects, kind = (given.pop(name) for name in ("dry_run", "as_objects", "kind"))
     values, origins = given_values(given.pop("config"), given)
     for one, two in (("dry_run", as_objects), ("detach", as_objects), ("detach", dry_run)):
@@ -113,6 +141,8 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
     before = LocalJob((paths.named_job(str(resumed)) or Path(resumed)).absolute())
     stands = command == "train" and [*values] == ["resume"] and paths.stands(before.folder)
     settings = JobSettings.of_job(before.folder) if stands else resolve(command, values, origins)
+    if init is not None:
+        _check_init(settings, stands, wishes)
     resolved = dataclasses.asdict(settings)
     if dry_run:
         said = {key: origins.get(key, "flag") for key in values}
@@ -124,11 +154,54 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
         return _in_cluster(settings, resolved, detach, as_objects, kind, wishes)
     if wishes is not None:
         return _queue(settings, stands, wishes)
-    return _run_here(settings, resolved, detach, before if stands else None)
+    return _run_here(settings, resolved, detach, before if stands else None, init)
+
+
+def _init(flags: dict[str, Any]) -> Given | None:
+    """Take the values that a job begins with out of the flags; None: there are none."""
+    names = ("init_dense", "init_rows", "init_partial")
+    dense, rows, partial = (flags.pop(name, None) for name in names)
+    return values_from(dense, rows or (), bool(partial), "init_")
+
+
+def _check_init(settings: JobSettings, stands: bool, wishes: Wishes | None) -> None:
+    """Raise UsageError where a job cannot begin with values of files of this machine."""
+    if stands or settings.resume or settings.checkpoint_dir_for_init:
+        raise UsageError(
+            "--init_dense and --init_rows are of a job that begins with nothing else: leave out "
+            "--resume and --checkpoint_dir_for_init."
+        )
+    if settings.runtime == "kubernetes" or wishes is not None:
+        raise UsageError(
+            "--init_dense and --init_rows are of a job that begins here and now: make a checkpoint "
+            "of the files (`edl checkpoint make`), and give --checkpoint_dir_for_init."
+        )
+
+
+def _begun_with(settings: JobSettings, given: Given, folder: Path) -> JobSettings:
+    """Put the values into a job's folder, and return the settings with which it begins so."""
+    from ..model_zoo.spec import load_definition
+    from ..serve.make import make
+    from ..worker.describe import threshold_bytes
+
+    definition = load_definition(settings.model_def, settings.model_zoo, settings.model_params)
+    where = folder / "begin"
+    make(
+        definition,
+        given,
+        where,
+        threshold_bytes=threshold_bytes(settings),
+        seed=settings.seed,
+    )
+    return dataclasses.replace(settings, checkpoint_dir_for_init=str(where))
 
 
 def _run_here(
-    settings: JobSettings, resolved: dict[str, Any], detach: bool, before: LocalJob | None
+    settings: JobSettings,
+    resolved: dict[str, Any],
+    detach: bool,
+    before: LocalJob | None,
+    init: Given | None,
 ) -> int:
     """Start a job on this machine, or go on with the one that stands; return the exit code."""
     from ..jobs.follow import follow
@@ -136,7 +209,10 @@ def _run_here(
     from ..jobs.start import go_on, start
     from .screen import open_screen
 
-    job, child = start(settings) if before is None else go_on(before)
+    def prepare(folder: Path) -> JobSettings:
+        return settings if init is None else _begun_with(settings, init, folder)
+
+    job, child = start(settings, prepare=prepare) if before is None else go_on(before)
     if detach:
         wait_until_serving(job, child)
         click.echo(f"{job.name} runs: `edl status {job.where}`, `edl logs -f {job.where}`")
