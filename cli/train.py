@@ -182,7 +182,6 @@ def _begun_with(settings: JobSettings, given: Given, folder: Path) -> JobSetting
     """Put the values into a job's folder, and return the settings with which it begins so."""
     from ..model_zoo.spec import load_definition
     from ..serve.make import make
-    from ..worker.describe import threshold_bytes
 
     definition = load_definition(settings.model_def, settings.model_zoo, settings.model_params)
     where = folder / "begin"
@@ -190,7 +189,7 @@ def _begun_with(settings: JobSettings, given: Given, folder: Path) -> JobSetting
         definition,
         given,
         where,
-        threshold_bytes=threshold_bytes(settings),
+        threshold_bytes=settings.table_threshold,
         seed=settings.seed,
     )
     return dataclasses.replace(settings, checkpoint_dir_for_init=str(where))

@@ -402,6 +402,11 @@ class JobSettings(ClusterSettings, Stored):
         return max(self.num_teachers, self.max_teachers)
 
     @property
+    def table_threshold(self) -> int:
+        """The bytes above which an nn.Embedding becomes a table; 0: none does."""
+        return 0 if self.strategy == "allreduce" else self.ps_embedding_threshold
+
+    @property
     def minibatches_per_task(self) -> int:
         """Return what was asked for, or what is a sound unit of what a lost worker leaves."""
         return self.num_minibatches_per_task or _MINIBATCHES_PER_TASK
