@@ -146,7 +146,7 @@ class TwoTowers(nn.Module):
         return (self.out(torch.tanh(x)) + wide).sum(1) + late.sum(1)
 
 
-def towers(servers, use_friends=True, compile=False, optimizer=SGD(), **options):
+def towers(servers, use_friends=True, compile=False, optimizer=None, **options):
     def make():
         torch.manual_seed(3)
         model = TwoTowers()
@@ -157,7 +157,7 @@ def towers(servers, use_friends=True, compile=False, optimizer=SGD(), **options)
         make,
         lambda outputs, labels: (outputs**2).mean(),
         servers,
-        model_spec(make(), optimizer, 0),
+        model_spec(make(), optimizer or SGD(), 0),
         device=torch.device("cpu"),
         compile=compile,
         exchange=Exchange(**options),
