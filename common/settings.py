@@ -149,10 +149,7 @@ class JobSettings(ClusterSettings, Stored):
     )
     shuffle: bool = knob(True, "Shuffle tasks and the records within each.", "Data", of=("train",))
     overlap_epochs: bool = knob(
-        False,
-        "Lease tasks of the next epoch while this one's tail still runs.",
-        "Data",
-        of=("train",),
+        False, "Lease the next epoch's tasks in this one's tail.", "Data", of=("train",)
     )
 
     # -- Replicas
@@ -283,6 +280,12 @@ class JobSettings(ClusterSettings, Stored):
     )
     push_window: int = knob(
         1, "Pushes under way while the worker computes on.", "Speed", minimum=1, of=("train",)
+    )
+    precision: str = knob(
+        "float32",
+        "Numbers of the forward and backward pass (autocast); parameters stay float32.",
+        "Speed",
+        choices=("float32", "bf16", "fp16"),
     )
     compile: bool = knob(
         False, "Compile the dense part of the model (torch.compile).", "Speed", of=("train",)

@@ -169,6 +169,12 @@ def test_list_and_glob_of_data_are_taken(data: str) -> None:
             {"strategy": "allreduce", "fully_shard": True, "compile": True},
             "--fully_shard shards the model module by module, and --compile makes one piece of it",
         ),
+        (
+            {"strategy": "hybrid", "precision": "fp16"},
+            "--precision fp16 scales.*give --precision b",
+        ),
+        ({**ADAPTIVE, "precision": "fp16"}, "--batch_rule adaptive takes them as they are"),
+        ({"precision": "half"}, "--precision is one of float32, bf16, fp16, not 'half'"),
         ({"batch_rule": "linear"}, "--batch_rule is about minibatches of all workers"),
         ({"max_minibatch_size": 99}, "--max_minibatch_size is about minibatches of all workers"),
         ({**ADAPTIVE, "strategy": "ps"}, "--batch_rule is about minibatches of all workers"),

@@ -13,7 +13,7 @@ from edl.nn import Adagrad, ByName, Embedding
 from edl.nn.embedding import PADDING, attach
 from edl.nn.optimizers import SGD
 from edl.ps.worker_client import Pulled, PushOutcome, PushResult
-from edl.worker.model import compiled, model_spec
+from edl.worker.model import PLAIN, Passes, compiled, model_spec
 from edl.worker.servers.ids import Unique
 from edl.worker.servers.trainer import Exchange, NonFinite, PsTrainer
 
@@ -146,7 +146,7 @@ class TwoTowers(nn.Module):
         return (self.out(torch.tanh(x)) + wide).sum(1) + late.sum(1)
 
 
-def towers(servers, use_friends=True, compile=False, optimizer=None, **options):
+def towers(servers, use_friends=True, passes=PLAIN, optimizer=None, **options):
     def make():
         torch.manual_seed(3)
         model = TwoTowers()
@@ -159,7 +159,7 @@ def towers(servers, use_friends=True, compile=False, optimizer=None, **options):
         servers,
         model_spec(make(), optimizer or SGD(), 0),
         device=torch.device("cpu"),
-        compile=compile,
+        passes=passes,
         exchange=Exchange(**options),
     )
 
@@ -206,7 +206,7 @@ def test_gradients_of_shared_tables_are_those_of_torch(use_friends, compile, mon
         torch, "compile", lambda model, options: compile_with(model, backend=backend)
     )
     servers = Tables()
-    made = towers(servers, use_friends, compile=compile)
+    made = towers(servers, use_friends, Passes(compile=compile))
     prepared = made.prepare(FEATURES)
     found = made.gradients(FEATURES, None, prepared, made.begin(prepared, None), (0,))
 
