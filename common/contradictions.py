@@ -321,17 +321,16 @@ def _check_deterministic(settings: JobSettings, say: Say) -> None:
 
 
 def _check_checkpoints(settings: JobSettings, say: Say) -> None:
-    for name in ("output", "checkpoint_dir"):
-        if not is_local(getattr(settings, name)):
-            raise UsageError(
-                f"{say(name)} is a folder, not a URL ({getattr(settings, name)}): mount it, or "
-                "copy from a folder afterwards."
-            )
+    if not is_local(settings.output):
+        raise UsageError(
+            f"{say('output')} is a folder, not a URL ({settings.output}): mount it, or copy from a "
+            "folder afterwards."
+        )
     for name in ("checkpoint_steps", "keep_checkpoint_max", "keep_best", "early_stopping"):
         if getattr(settings, name) and not settings.keeps_checkpoints:
             raise UsageError(
                 f"{say(name)} needs a folder that outlives the pods: give --checkpoint_dir on a "
-                "--volume, or a --job_volume."
+                "--volume or as a URL (s3://...), or a --job_volume."
             )
     for name, patience in (("keep_best", False), ("early_stopping", True)):
         if not (text := getattr(settings, name)):

@@ -180,7 +180,7 @@ class Server:
                 manifest = storage.load(path)
                 dense = settings.strategy != "hybrid"
                 snapshot.restore(store, manifest, new_job=not checkpoint, dense=dense)
-                log.info("restored checkpoint=%s version=%d", manifest.directory, store.version)
+                log.info("restored checkpoint=%s version=%d", manifest.place, store.version)
         if self._trace is not None:
             if restored and (link := restored.link):
                 from_ = restored.parent.incarnation

@@ -35,7 +35,8 @@ class StoredRows:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Sort the ids of all tables. Raises CheckpointError where a file is not as it must be."""
-        self._directory = checkpoint.directory.resolve()
+        place = checkpoint.manifest.place
+        self._where = str(place.path.resolve()) if place.is_local else str(place)
         self.tables = {
             spec.name: Lookup(spec, checkpoint.spec.seed, checkpoint.rows(spec.name))
             for spec in checkpoint.spec.tables
@@ -44,8 +45,8 @@ class StoredRows:
     def __deepcopy__(self, _memo: object) -> StoredRows:
         return self
 
-    def __reduce__(self) -> tuple[Callable[[Path], StoredRows], tuple[Path]]:
-        return _reopened, (self._directory,)
+    def __reduce__(self) -> tuple[Callable[[str], StoredRows], tuple[str]]:
+        return _reopened, (self._where,)
 
     def rows(self, table: Embedding, ids: Tensor) -> Tensor:
         unique, inverse = np.unique(ids.detach().cpu().numpy().reshape(-1), return_inverse=True)
@@ -54,8 +55,8 @@ class StoredRows:
         return functional.embedding(places, found).reshape(*ids.shape, table.dim)
 
 
-def _reopened(directory: Path) -> StoredRows:
-    return StoredRows(open_checkpoint(directory, checksums=False))
+def _reopened(where: str) -> StoredRows:
+    return StoredRows(open_checkpoint(where, checksums=False))
 
 
 def load(
@@ -89,7 +90,7 @@ def load(
         prepare(model, 1, {tensor.name for tensor in found.spec.dense})
     mine = model_spec(model, found.spec.optimizer, found.spec.seed)
     if (mine.dense, mine.tables) != (found.spec.dense, found.spec.tables):
-        raise CheckpointError(another_model(str(found.directory), mine, found.spec))
+        raise CheckpointError(another_model(found.where, mine, found.spec))
     values, tensors = found.dense(), dense_tensors(model)
     with torch.no_grad():
         for name, (tensor, _) in tensors.items():
@@ -127,7 +128,7 @@ def _made(
     name = str(definition or settings.get("model_def") or "")
     if not name:
         raise UsageError(
-            f"{checkpoint.directory} does not say by which definition it was trained: give "
+            f"{checkpoint.where} does not say by which definition it was trained: give "
             "definition=, as --model_def was"
         )
     if params is None:  # those that the tensors have their shapes from
@@ -139,6 +140,6 @@ def _made(
         if definition is not None:
             raise
         raise DefinitionError(
-            f"{checkpoint.directory} was trained by the definition {json.dumps(name)}: {error} "
+            f"{checkpoint.where} was trained by the definition {json.dumps(name)}: {error} "
             "(or name another by definition=)"
         ) from error

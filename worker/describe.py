@@ -203,10 +203,10 @@ def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:
         mine = model_spec(model_maker(definition, settings)(), optimizer, settings.seed)
         theirs = ModelSpec.from_json(json.dumps(manifest.model))
         if (mine.dense, mine.tables) != (theirs.dense, theirs.tables):
-            raise CheckpointError(another_model(str(manifest.directory), mine, theirs))
+            raise CheckpointError(another_model(str(manifest.place), mine, theirs))
         if settings.resume and mine.optimizer != theirs.optimizer:
             raise CheckpointError(
-                f"--resume goes on with the optimizer of {manifest.directory}, {theirs.optimizer}, "
+                f"--resume goes on with the optimizer of {manifest.place}, {theirs.optimizer}, "
                 f"and the definition says {mine.optimizer}: make it as it was, or start a new job "
                 "from the checkpoint's parameters with --checkpoint_dir_for_init"
             )

@@ -84,7 +84,7 @@ def test_a_torn_newest_state_is_passed_over(folder):
     save({"x": 1})
     save({"x": 2})
     newest = storage.find_checkpoints(folder)[-1]
-    (newest / "state.json").write_text("{}")
+    (newest.path / "state.json").write_text("{}")
 
     assert {"x": 1} == load().state
 

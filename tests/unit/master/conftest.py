@@ -13,8 +13,8 @@ from edl.common import rpc
 from edl.common.clock import MonotonicClock
 from edl.common.errors import Fenced, Unreachable
 from edl.common.identity import Identity
+from edl.common.places import Place
 from edl.common.settings import JobSettings
-from edl.common.storage import write_file
 from edl.durable.journal import Journal
 from edl.master.books.plan import plan_of, sources_of, split
 from edl.master.books.saved import queue_of as queue_from
@@ -103,7 +103,7 @@ class FakeServers:
 
     def snapshot(self, cut: str, directory: Path) -> Snapshot:
         self._call("snapshot")
-        return Snapshot((write_file(directory / "shard", b"x"),), {"seed": 0}, len(self.ledgers))
+        return Snapshot((Place(directory).write("shard", b"x"),), {"seed": 0}, len(self.ledgers))
 
     def flush(self) -> int:
         self._call("flush")

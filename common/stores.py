@@ -1,0 +1,157 @@
+"""Stores of files that fsspec knows by a URL, asked until a deadline.
+
+What fails is tried again with growing pauses; then it is one StoreError, an OSError. A call that
+hangs counts as one that fails. What more tries would not change (no such file, no rights) is an
+error at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from . import background
+from .errors import UsageError
+from .retry import Backoff, retry
+
+_BACKOFF = Backoff(first_s=0.2, longest_s=5.0)
+_LEAST_S = 1.0  # for the last try
+_AT_ONCE = 4  # files: one connection to a store fills no network, and pieces are of 64 MiB
+_NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}  # as botocore names them
+_FINAL: tuple[type[Exception], ...] = (  # as it is asked, not as the store is
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    ValueError,
+    TypeError,
+    NotImplementedError,
+)
+
+Value = TypeVar("Value")
+Item = TypeVar("Item")
+
+
+class StoreError(OSError):
+    """A store did not do what it was asked, for as long as it was asked.
+
+    `strerror` is the last reason, `filename` the URL.
+    """
+
+    def __init__(self, what: str, url: str, error: Exception, seconds: float) -> None:
+        reason = " ".join(str(error).split()) or repr(error)
+        if isinstance(error, TimeoutError) and not str(error):
+            reason = "it does not answer"
+        super().__init__(errno.EIO, reason, url)
+        tried = f", tried for {seconds:.0f} s" if seconds >= 1 else ""
+        self._text = f"{url} cannot be {what}: {reason}{tried}"
+
+    def __str__(self) -> str:
+        return self._text
+
+
+@dataclass(frozen=True)
+class Asking:
+    """The patience with one call of a store: `patience_s` over all its tries (a guess)."""
+
+    patience_s: float = 30.0
+    wait: Callable[[float], object] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def ask(self, what: str, url: str, call: Callable[[], Value]) -> Value:
+        """Return what the store answers; `what` is being done to `url`. Raises OSError."""
+        began = self.clock()
+
+        def attempt(left_s: float) -> Value:
+            try:
+                return background.begin(f"{url} {what}", call).result(max(left_s, _LEAST_S))
+            except _FINAL as error:
+                raise _Final(error) from error
+            except Exception as error:  # no tuple names the errors of all backends
+                kind = _Final if type(error).__name__ in _NO_CREDENTIALS else _Failed
+                raise kind(error) from error
+
+        try:
+            return retry(
+                attempt,
+                _BACKOFF,
+                self.patience_s,
+                on=(_Failed,),
+                wait=self.wait,
+                clock=self.clock,
+            )
+        except _Final as error:
+            raise _as_os_error(error.inner, what, url) from error.inner
+        except _Failed as error:
+            raise StoreError(what, url, error.inner, self.clock() - began) from error.inner
+
+
+class _Failed(Exception):
+    """A call of a backend that may succeed the next time."""
+
+    def __init__(self, inner: Exception) -> None:
+        super().__init__(str(inner))
+        self.inner = inner
+
+
+class _Final(Exception):
+    """A call of a backend that says no."""
+
+    def __init__(self, inner: Exception) -> None:
+        super().__init__(str(inner))
+        self.inner = inner
+
+
+def _as_os_error(error: Exception, what: str, url: str) -> OSError:
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+    return StoreError(what, url, error, 0.0)
+
+
+def open_store(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system for a URL, and the path there; None for this machine's.
+
+    Raises UsageError where there is none.
+    """
+    from fsspec.implementations.local import LocalFileSystem
+
+    host = "/".join(url.split("/")[:3]) if "::" not in url else url
+    try:
+        fs = _file_system(host, os.getpid())
+    except (ImportError, ValueError) as error:
+        raise UsageError(
+            f"{url} cannot be opened: {error}. Install the fsspec package of that protocol, or "
+            "name a local folder."
+        ) from error
+    root = fs._strip_protocol(url.rpartition("::")[2]).rstrip("/")
+    if isinstance(fs, LocalFileSystem):
+        return None, root
+    fs.dircache.use_listings_cache = False  # others write there, too
+    return fs, root
+
+
+@functools.cache
+def _file_system(url: str, _process: int) -> Any:
+    """Return what fsspec has for a URL, one for all threads: each would have its own else."""
+    import fsspec  # slow, and seldom needed
+
+    return fsspec.core.url_to_fs(url)[0]
+
+
+def at_once(fs: Any, work: Callable[[Item], Value], items: Iterable[Item]) -> Iterator[Value]:
+    """Yield what `work` makes of each, in order; a few at once where `fs` takes several calls."""
+    most = _AT_ONCE if fs.async_impl else 1
+    ahead: deque[Future[Value]] = deque()
+    for item in items:
+        ahead.append(background.begin("files of a store", functools.partial(work, item)))
+        if len(ahead) >= most:
+            yield ahead.popleft().result()  # each ends: Asking has a deadline
+    while ahead:
+        yield ahead.popleft().result()
