@@ -174,6 +174,7 @@ class PsTrainer:
         """
         self._steps_since_pull += 1
         result = self._numbers.fit(lambda: self._pass(features, labels, prepared, pull, stream))
+        self._clip(result)
         if self._exchange.wire != "float32":
             self._round(result, stream)
         return result
@@ -213,7 +214,6 @@ class PsTrainer:
         for name, values in [*result.dense.items(), *((n, v) for n, (_, v) in result.rows.items())]:
             if not finite(values):
                 raise Overflow(f"the gradient of {name!r} is not finite (the loss is {value:g})")
-        self._clip(result)
         return result
 
     def _clip(self, gradients: Gradients) -> None:
