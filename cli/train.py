@@ -14,7 +14,8 @@ from ..common import launched, paths
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
-from .checkpoint import values_from
+from .begin import begin_options, begin_with, check_begin, values_given
+from .export_after import After, after, after_options
 from .options import (
     NAMES,
     JobCommand,
@@ -83,48 +84,27 @@ def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _job_command(name: str, help: str) -> click.Command:
     """Make `edl <name>`, which resolves the settings and runs a job."""
-    flags = _train_flags if name == "train" else _job_flags
 
-    @click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
-    @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
-    @flags
     def command(detach: bool, **given: Any) -> int:
         return _run_job(name, detach, given)
 
-    return command
-
-
-def _train_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of whatever runs a job, and those about values trained elsewhere."""
-    for option in (
-        _job_flags,
-        click.option(
-            "--init_partial", is_flag=True, help="What --init_dense lacks has first values."
-        ),
-        click.option(
-            "--init_rows",
-            multiple=True,
-            metavar="TABLE=FILE",
-            help="Begin with these rows of a table: Parquet (id, weight), safetensors or .npz "
-            "(ids, weight).",
-        ),
-        click.option(
-            "--init_dense",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Begin with these dense values: safetensors, by the names of state_dict().",
-        ),
-    ):
-        command = option(command)
-    return command
+    command = _job_flags(command)
+    if name == "train":
+        command = begin_options(after_options(command))
+    detached = click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
+    made = click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
+    return made(detached(command))
 
 
 def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = False) -> int:
     """Run a job, or whatever else is to be done with it; return the exit code.
 
-    `given`: the values of `_job_flags`. `submits`: it is one of a cluster.
+    `given`: the values of `_job_flags`, and of --export. `submits`: it is one of a cluster.
     """
-    wishes, init = _wishes(given), _init(given)
+    then = None
+    if "export_out" in given:
+        then = after(given, "detach" if detach else "queue" if given["queue"] else "")
+    wishes, init = _wishes(given), values_given(given)
     dry_run, as_objects, kind = (given.pop(name) for name in ("dry_run", "as_objects", "kind"))
     values, origins = given_values(given.pop("config"), given)
     for one, two in (("dry_run", as_objects), ("detach", as_objects), ("detach", dry_run)):
@@ -142,57 +122,21 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
     stands = command == "train" and [*values] == ["resume"] and paths.stands(before.folder)
     settings = JobSettings.of_job(before.folder) if stands else resolve(command, values, origins)
     if init is not None:
-        _check_init(settings, stands, wishes)
+        check_begin(settings, stands, wishes is not None)
     resolved = dataclasses.asdict(settings)
     if dry_run:
         said = {key: origins.get(key, "flag") for key in values}
         click.echo(as_yaml(command, resolved, said))
         return 0
+    if then is not None:
+        then.check(settings)
     if settings.runtime != "kubernetes" and kind != "auto":
         raise UsageError("--as is of jobs in a cluster: add --runtime kubernetes, or leave it out.")
     if settings.runtime == "kubernetes":
         return _in_cluster(settings, resolved, detach, as_objects, kind, wishes)
     if wishes is not None:
         return _queue(settings, stands, wishes)
-    return _run_here(settings, resolved, detach, before if stands else None, init)
-
-
-def _init(flags: dict[str, Any]) -> Given | None:
-    """Take the values that a job begins with out of the flags; None: there are none."""
-    names = ("init_dense", "init_rows", "init_partial")
-    dense, rows, partial = (flags.pop(name, None) for name in names)
-    return values_from(dense, rows or (), bool(partial), "init_")
-
-
-def _check_init(settings: JobSettings, stands: bool, wishes: Wishes | None) -> None:
-    """Raise UsageError where a job cannot begin with values of files of this machine."""
-    if stands or settings.resume or settings.checkpoint_dir_for_init:
-        raise UsageError(
-            "--init_dense and --init_rows are of a job that begins with nothing else: leave out "
-            "--resume and --checkpoint_dir_for_init."
-        )
-    if settings.runtime == "kubernetes" or wishes is not None:
-        raise UsageError(
-            "--init_dense and --init_rows are of a job that begins here and now: make a checkpoint "
-            "of the files (`edl checkpoint make`), and give --checkpoint_dir_for_init."
-        )
-
-
-def _begun_with(settings: JobSettings, given: Given, folder: Path) -> JobSettings:
-    """Put the values into a job's folder, and return the settings with which it begins so."""
-    from ..model_zoo.spec import load_definition
-    from ..serve.make import make
-
-    definition = load_definition(settings.model_def, settings.model_zoo, settings.model_params)
-    where = folder / "begin"
-    make(
-        definition,
-        given,
-        where,
-        threshold_bytes=settings.table_threshold,
-        seed=settings.seed,
-    )
-    return dataclasses.replace(settings, checkpoint_dir_for_init=str(where))
+    return _run_here(settings, resolved, detach, before if stands else None, init, then)
 
 
 def _run_here(
@@ -201,6 +145,7 @@ def _run_here(
     detach: bool,
     before: LocalJob | None,
     init: Given | None,
+    then: After | None,
 ) -> int:
     """Start a job on this machine, or go on with the one that stands; return the exit code."""
     from ..jobs.follow import follow
@@ -209,14 +154,15 @@ def _run_here(
     from .screen import open_screen
 
     def prepare(folder: Path) -> JobSettings:
-        return settings if init is None else _begun_with(settings, init, folder)
+        return settings if init is None else begin_with(settings, init, folder)
 
     job, child = start(settings, prepare=prepare) if before is None else go_on(before)
     if detach:
         wait_until_serving(job, child)
         click.echo(f"{job.name} runs: `edl status {job.where}`, `edl logs -f {job.where}`")
         return 0
-    return follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
+    code = follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
+    return code if then is None else then.follow(code, job.folder)
 
 
 def _wishes(flags: dict[str, Any]) -> Wishes | None:

@@ -91,7 +91,7 @@ def typed(
         given[name] = _value(rows[name], value, say(name), in_pods)
     begun_from = given.get("checkpoint_dir_for_init")
     if begun_from and not in_pods and (Path(begun_from) / "settings.json").is_file():
-        given["checkpoint_dir_for_init"] = _checkpoint_dir(Path(begun_from))
+        given["checkpoint_dir_for_init"] = checkpoint_dir_of(Path(begun_from))
     if given.get("resume") and not in_pods:
         if command != "train":
             raise UsageError(f"{say('resume')} is of `edl train`: give --checkpoint_dir_for_init.")
@@ -159,7 +159,7 @@ def newest_checkpoint(path: str, said: str, *, checksums: bool = True) -> storag
     """
     folder = path
     if is_local(path) and (Path(path) / "settings.json").exists():
-        folder = _checkpoint_dir(Path(path))
+        folder = checkpoint_dir_of(Path(path))
     try:
         return storage.load(folder, checksums=checksums)
     except CheckpointError as error:
@@ -177,12 +177,13 @@ def newest_checkpoint(path: str, said: str, *, checksums: bool = True) -> storag
 def _writer(checkpoint_dir: Place) -> str:
     """Return the job that runs and writes its checkpoints there, if one does."""
     for folder in paths.running_jobs():
-        if Place(_checkpoint_dir(folder)) == checkpoint_dir:
+        if Place(checkpoint_dir_of(folder)) == checkpoint_dir:
             return folder.name
     return ""
 
 
-def _checkpoint_dir(job_folder: Path) -> str:
+def checkpoint_dir_of(job_folder: Path) -> str:
+    """Return where the job in a folder writes its checkpoints. Raises UsageError."""
     path = job_folder / "settings.json"
     try:
         written = json.loads(path.read_text()).get("checkpoint_dir")

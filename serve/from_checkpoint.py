@@ -1,0 +1,191 @@
+"""Models that are served straight from a checkpoint: the definition's own feed and model.
+
+A request brings the columns of records that feed reads (columns.py), so that what prepares records
+in training does so here: it is the same object. Outputs are those that `edl predict` writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..common.errors import EdlError, UsageError
+from ..data.open import open_reader
+from ..data.reader import Records
+from ..model_zoo.spec import Definition, load_definition
+from ..nn.device import choose_device, to_device
+from ..nn.outputs import arrays_of
+from .checkpoint import Checkpoint, open_checkpoint
+from .columns import Asked, asked, sample
+from .kserve.tensors import Arrays, datatype_of
+from .servable import Column
+from .trained import load
+
+_SAMPLED = 32  # records that columns and outputs are found on
+
+
+@dataclass(frozen=True)
+class Options:
+    """How checkpoints are opened.
+
+    `definition`, `model_zoo`: in place of those that they were trained with. `data`: a few records,
+    where the job's own are not there any more. `checksums`: compare each file with its sha256.
+    """
+
+    definition: str = ""
+    model_zoo: str = ""
+    data: str = ""
+    device: str = "cpu"
+    checksums: bool = True
+
+
+class CheckpointServable:
+    """A checkpoint's model behind its definition's feed."""
+
+    def __init__(
+        self, name: str, opened: Checkpoint, definition: Definition, records: Records, device: str
+    ) -> None:
+        """Load the model, and find its columns and outputs on these records. Raises EdlError."""
+        self.name, self.version = name, version_of(Path(opened.where))
+        self._definition = definition
+        self._device = choose_device(device, 0)
+        self._asked = asked_by(definition, records)
+        # The definition's own, which makes the model: it is imported once for all versions.
+        self._model = load(opened.where, definition.model, device=self._device, checksums=False)
+        self.inputs = self._asked.columns
+        self.example = example_of(self._asked, records)
+        outputs = self.infer(self.example)
+        self.outputs = tuple(
+            Column(name, _datatype(name, array), array.shape[1:]) for name, array in outputs.items()
+        )
+        about = opened.about
+        kept = ("job", "checkpoint", "created", "strategy", "definition", "model_params")
+        self.about: dict[str, Any] = {
+            **{name: about[name] for name in kept},
+            "cut": about["version"],
+        }
+
+    def infer(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Return the outputs of these columns. Raises UsageError where feed refuses them."""
+        rows = len(next(iter(inputs.values())))
+        try:
+            records = self._asked.records(inputs)
+            features, _ = self._definition.feed(records, "predict")
+        except EdlError:
+            raise
+        except Exception as error:  # of the user's code, which these values are no good for
+            raise UsageError(
+                f"feed of {self._definition.name} does not take these records: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        with torch.inference_mode():
+            return arrays_of(self._model(to_device(features, self._device)), rows)
+
+    def close(self) -> None:
+        """Let go of the model; its files are unmapped with its last array."""
+        self._model = torch.nn.Identity()
+
+
+def version_of(directory: Path) -> str:
+    """Return the version of a checkpoint's folder, as it is asked for: 1234, or 1234.1."""
+    number, dot, later = directory.name.removeprefix("version-").partition(".")
+    return f"{int(number)}{dot}{later}" if number.isdecimal() else directory.name
+
+
+def _datatype(name: str, array: NDArray[Any]) -> str:
+    if not (found := datatype_of(array)):
+        raise UsageError(
+            f"the output {name!r} is {array.dtype}, which the protocol has no word for"
+        )
+    return found
+
+
+def asked_by(definition: Definition, records: Records) -> Asked:
+    """Return what a definition's feed asks for. Raises EdlError."""
+    try:
+        return asked(definition.feed, records)
+    except EdlError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"feed of {definition.name} fails on the records that its columns are found on: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def example_of(asked: Asked, records: Records) -> Arrays:
+    """Return a request of these records."""
+    found: Arrays = {}
+    for column in asked.columns:
+        if isinstance(records, Mapping):
+            values: Any = records[column.name]
+        elif asked.form == "values":
+            values = records
+        else:
+            values = [record[column.name] for record in records]
+        if column.datatype != "BYTES":
+            found[column.name] = np.stack(list(values))
+            continue
+        flat = np.asarray(values, object)
+        texts = np.empty(flat.size, object)
+        texts[:] = [v if isinstance(v, bytes) else str(v).encode() for v in flat.ravel().tolist()]
+        found[column.name] = texts.reshape(flat.shape)
+    return found
+
+
+@dataclass
+class CheckpointOpener:
+    """Opens checkpoints of one model, one after the other.
+
+    The definition and the records are read once, and again where the settings are others.
+    """
+
+    options: Options
+    _read: dict[str, tuple[Definition, Records]] = field(default_factory=dict)
+
+    def open(self, name: str, where: str) -> CheckpointServable:
+        """Open a checkpoint, the newest of a folder, or that of a job. Raises EdlError."""
+        found = open_checkpoint(where, checksums=self.options.checksums)
+        definition, records = self.read(found)
+        return CheckpointServable(name, found, definition, records, self.options.device)
+
+    def read(self, found: Checkpoint) -> tuple[Definition, Records]:
+        """Return the definition of a checkpoint, and a few records. Raises EdlError."""
+        settings, options = found.settings, self.options
+        named = options.definition or str(settings.get("model_def") or "")
+        if not named:
+            raise UsageError(
+                f"{found.where} does not say by which definition it was trained: name it "
+                "(--model_def)."
+            )
+        zoo = options.model_zoo or str(settings.get("model_zoo") or "")
+        data = options.data or str(settings.get("training_data") or "")
+        params = settings.get("model_params") or {}
+        reader = settings.get("data_reader_params") or {}
+        key = json.dumps([named, zoo, data, params, reader], sort_keys=True, default=str)
+        if key not in self._read:
+            definition = load_definition(named, zoo, params, training=False)
+            self._read = {key: (definition, _sample(found, definition, data, reader))}
+        return self._read[key]
+
+
+def _sample(
+    found: Checkpoint, definition: Definition, data: str, params: Mapping[str, Any]
+) -> Records:
+    why = "it does not say by which data it was trained"
+    if data:
+        try:
+            return sample((definition.reader or open_reader)(data, **params), _SAMPLED)
+        except EdlError as error:
+            why = str(error)
+    raise UsageError(
+        f"{found.where}: which columns a request must bring is found on a few records, and "
+        f"there are none ({why}): name a file with some (--data)."
+    )

@@ -1,0 +1,148 @@
+"""Where models come from, and the look for newer ones.
+
+A model is a job, a folder of checkpoints, one checkpoint, or an exported model. Of the first two
+what is newer is opened beside what answers, and takes its place once it is whole and warm. What
+cannot be opened is told and tried again, later each time; whatever answers goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..common import paths, storage
+from ..common.errors import EdlError, UsageError
+from ..common.locations import is_local
+from ..common.resolve import checkpoint_dir_of
+from .from_checkpoint import CheckpointOpener, Options
+from .repository import Repository
+from .servable import Servable
+
+log = logging.getLogger("edl.serve")
+
+_AGAIN_S = 15.0  # after what could not be opened; twice as long each time
+_LONGEST_S = 600.0
+
+
+class Source(Protocol):
+    """A place where versions of one model are."""
+
+    name: str
+
+    def there(self) -> list[str]:
+        """Return what there is to open, the oldest first; cheap. Raises EdlError."""
+        ...
+
+    def open(self, what: str) -> Servable:
+        """Open one of these, whole. Raises EdlError."""
+        ...
+
+
+class CheckpointSource:
+    """The checkpoints of a job, of a folder, or one alone."""
+
+    def __init__(self, name: str, where: str, options: Options) -> None:
+        self.name, self._where = name, where
+        self._opener = CheckpointOpener(options)
+
+    def there(self) -> list[str]:
+        folder = str(paths.named_job(self._where) or self._where)
+        if is_local(folder) and (Path(folder) / "settings.json").exists():
+            folder = checkpoint_dir_of(Path(folder))
+        # A checkpoint alone, or nothing: then the opening says what is wrong.
+        return [str(path) for path in storage.find_checkpoints(folder)] or [self._where]
+
+    def open(self, what: str) -> Servable:
+        return self._opener.open(self.name, what)
+
+
+def named(said: str) -> tuple[str, str]:
+    """Return the name and the place of NAME=PLACE, or of a PLACE, which has the name in it."""
+    name, equals, where = said.partition("=")
+    if equals and "/" not in name:
+        if not where:
+            raise UsageError(f"{said!r} names no place: write NAME=JOB or NAME=PATH.")
+        return name, where
+    if paths.named_job(said):
+        return said, said
+    path = Path(said).absolute()
+    generic = path.name.startswith("version-") or path.name == "checkpoints"
+    if path.name.startswith("version-") and path.parent.name == "checkpoints":
+        return path.parent.parent.name, said
+    return (path.parent.name if generic else path.name), said
+
+
+def source_of(name: str, where: str, options: Options) -> Source:
+    """Return where the versions of a model come from."""
+    return CheckpointSource(name, where, options)
+
+
+@dataclass
+class _Looked:
+    """What has been found at a source."""
+
+    opened: set[str]
+    failed: dict[str, tuple[int, float]]  # how often, and when it is tried again
+
+
+class Watch:
+    """The look at sources. One thread calls."""
+
+    def __init__(self, repository: Repository, keep: int, now: Callable[[], float]) -> None:
+        """`keep`: versions of a model that are opened at first; later ones are, each in turn."""
+        self._repository, self._keep, self._now = repository, keep, now
+        self._looked: dict[str, _Looked] = {}
+
+    def begin(self, source: Source) -> None:
+        """Open what there is. Raises EdlError where nothing is whole."""
+        looked = self._looked[source.name] = _Looked(set(), {})
+        last: EdlError | None = None
+        there = source.there()
+        for what in there[-self._keep :]:
+            last = self._tried(source, what, looked) or last
+        # Of older ones the newest that is whole, as everywhere where a checkpoint is named.
+        for what in reversed(there[: -self._keep]):
+            if looked.opened:
+                break
+            last = self._tried(source, what, looked) or last
+        if not looked.opened:
+            raise last or UsageError(f"{source.name}: there is nothing to serve")
+        looked.opened.update(there)
+
+    def look(self, source: Source) -> None:
+        """Open what is new. Whatever goes wrong is told."""
+        looked = self._looked[source.name]
+        try:
+            there = source.there()
+        except EdlError as error:
+            log.warning("model=%s -> no look reason=%r", source.name, str(error))
+            return
+        for what in there[-self._keep :]:
+            due = looked.failed.get(what, (0, 0.0))[1]
+            if what not in looked.opened and self._now() >= due:
+                self._tried(source, what, looked)
+        looked.opened.intersection_update(there)
+        looked.failed = {what: at for what, at in looked.failed.items() if what in there}
+
+    def _tried(self, source: Source, what: str, looked: _Looked) -> EdlError | None:
+        """Open one version and let it answer; return what has kept it from that."""
+        failure: EdlError
+        try:
+            self._repository.swap(source.name, source.open(what))
+        except EdlError as error:
+            failure = error
+        except Exception as error:  # of the user's code: this version is none, the others go on
+            log.exception("model=%s -> not opened version=%s", source.name, what)
+            failure = EdlError(f"{what}: {type(error).__name__}: {error}")
+        else:
+            looked.opened.add(what)
+            looked.failed.pop(what, None)
+            return None
+        times = looked.failed.get(what, (0, 0.0))[0]
+        again_s = min(_AGAIN_S * 2**times, _LONGEST_S)
+        looked.failed[what] = times + 1, self._now() + again_s
+        self._repository.model(source.name).fail(Path(what).name, str(failure))
+        return failure
