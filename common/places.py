@@ -19,12 +19,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 from .errors import CheckpointError
 from .files import FileRecord, Part, discard, record_of, write_file
 from .foreign import MOST_JSON_NBYTES, open_plain, read_plain
 from .locations import is_local
+from .paths import HOME_VARIABLE
 from .stores import Asking, at_once, open_store
 
 _ASKING = Asking()
@@ -184,43 +185,43 @@ class Place:
 
     def check(self, record: FileRecord) -> None:
         """Compare a file with what was written; no more than a block of it is in memory."""
-        self._through(record, lambda _: None)
+        self._through(record)
 
     def copy(self, record: FileRecord, folder: Path) -> Path:
         """Return a checked copy of a file in a folder of this machine, of an earlier call or new.
 
-        Raises CheckpointError where the file is another than was written, OSError.
+        Raises CheckpointError where the file is another than was written, or cannot be copied.
         """
         target = folder / record.name
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             if target.stat().st_size == record.nbytes:  # it was checked before it got this name
                 return target
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = folder / f".{record.name}.{os.getpid()}.{next(_copies)}.tmp"
         try:
-            with open(temporary, "wb") as file:
-                self._through(record, file.write, lambda: (file.seek(0), file.truncate()))
-            os.replace(temporary, target)
+            with _told(target):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with open(temporary, "wb") as file:
+                    self._through(record, file)
+                os.replace(temporary, target)
         finally:
             discard(temporary)
         return target
 
-    def _through(
-        self,
-        record: FileRecord,
-        take: Callable[[bytes], object],
-        again: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Hand a file over in blocks, and compare it; `again` comes before each try."""
+    def _through(self, record: FileRecord, to: BinaryIO | None = None) -> None:
+        """Compare a file, block by block, and write it to another one of this machine."""
         path = self / record.name
 
         def pass_on() -> tuple[int, str]:
-            again()
             digest, nbytes = hashlib.sha256(), 0
+            if to is not None and to.tell():  # another try
+                to.seek(0)
+                to.truncate()
             with _opened(self, record.name) as file:
                 while block := file.read(_BLOCK_NBYTES):
                     digest.update(block)
-                    take(block)
+                    if to is not None:
+                        with _told(to.name):
+                            to.write(block)
                     nbytes += len(block)
             return nbytes, digest.hexdigest()
 
@@ -278,6 +279,18 @@ class Place:
 
     def _ask(self, what: str, name: str, call: Callable[[], Value]) -> Value:
         return self._asking.ask(what, f"{self.url}/{name}" if name else self.url, call)
+
+
+@contextlib.contextmanager
+def _told(path: Path | str) -> Iterator[None]:
+    """Say of an error of this machine where it is; it is not the store's."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be written: {error.strerror}: make room, or set {HOME_VARIABLE} to "
+            "another folder"
+        ) from error
 
 
 def _real(place: Place) -> str:

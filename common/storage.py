@@ -83,7 +83,8 @@ class Manifest:
     def fetch(self, names: Sequence[str]) -> list[Path]:
         """Return these files of it, as `file` does, several at once from a store."""
         if not self.place.is_local:
-            copies.make_room(self.directory)
+            with contextlib.suppress(OSError):  # `copy` says why
+                copies.make_room(self.directory)
         records = {record.name: record for record in self.files}
         return list(self.place.each(lambda name: self.file(records[name]), names))
 
@@ -103,12 +104,8 @@ def free_directory(checkpoint_dir: Where, version: int) -> Place:
     where an attempt was given up: what that has asked for may still come.
     """
     root, first = Place(checkpoint_dir), f"version-{version:012d}"
-    places = (root / name for name in itertools.chain([first], _numbered(first)))
-    return next(place for place in places if not _is_taken(place))
-
-
-def _numbered(name: str) -> Iterator[str]:
-    return (f"{name}.{number}" for number in itertools.count(1))
+    names = itertools.chain([first], (f"{first}.{n}" for n in itertools.count(1)))
+    return next(place for place in map(root.__truediv__, names) if not _is_taken(place))
 
 
 def _is_taken(place: Place) -> bool:
@@ -148,17 +145,17 @@ def write_manifest(
     if place.is_local:
         sync_directory(place.path.parent)
     place.write(MANIFEST, json.dumps(values, indent=1).encode())
-    if not place.is_local:
-        _note_latest(place)
+    _note_latest(place)
     records = tuple(files)
     return Manifest(place, version, num_shards, num_slots, records, model, books or {}, created)
 
 
 def _note_latest(place: Place) -> None:
-    """Write where the newest is, for those to whom a listing does not show it yet."""
+    """Write at a store where the newest is: a listing may not show it yet."""
     try:
-        place.parent.write(LATEST, place.name.encode())
-    except OSError as error:  # it is a help to find it, and the checkpoint is whole without
+        if not place.is_local:
+            place.parent.write(LATEST, place.name.encode())
+    except OSError as error:  # the checkpoint is whole without
         log.warning("%s", error)
 
 
@@ -273,11 +270,13 @@ def newest_whole(directories: Sequence[Where], *, checksums: bool = True) -> Man
 def load(path: Where, *, checksums: bool = True) -> Manifest:
     """Return the checkpoint in a version's directory, or the newest whole one below a folder.
 
-    That folder is a checkpoint_dir. Not `checksums`: of files only the sizes are compared.
+    That folder is a checkpoint_dir. Not `checksums`: of files only the sizes are compared, as of
+    all at a store: whoever uses one compares it on its way here, and each would read all of them.
 
     Raises CheckpointError where there is none, or where the version that is named is not whole.
     """
     place = Place(path)
+    checksums = checksums and place.is_local
     try:
         if _VERSION_NAME.fullmatch(place.name) or place.has(MANIFEST):
             return read_manifest(place, checksums=checksums)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from . import background
-from .errors import UsageError
+from .errors import EdlError, UsageError
 from .retry import Backoff, retry
 
 _BACKOFF = Backoff(first_s=0.2, longest_s=5.0)
@@ -46,7 +46,8 @@ class StoreError(OSError):
     """
 
     def __init__(self, what: str, url: str, error: Exception, seconds: float) -> None:
-        reason = " ".join(str(error).split()) or repr(error)
+        said = (isinstance(error, OSError) and error.strerror) or str(error)
+        reason = " ".join(said.split()) or repr(error)
         if isinstance(error, TimeoutError) and not str(error):
             reason = "it does not answer"
         super().__init__(errno.EIO, reason, url)
@@ -72,6 +73,8 @@ class Asking:
         def attempt(left_s: float) -> Value:
             try:
                 return background.begin(f"{url} {what}", call).result(max(left_s, _LEAST_S))
+            except EdlError:  # not of the store
+                raise
             except _FINAL as error:
                 raise _Final(error) from error
             except Exception as error:  # no tuple names the errors of all backends

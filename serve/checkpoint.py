@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from ..common import paths, pieces
 from ..common.errors import CheckpointError
-from ..common.locations import is_local
 from ..common.resolve import newest_checkpoint
 from ..common.storage import Manifest
 from ..nn.by_name import to_dict
@@ -186,8 +185,7 @@ def open_checkpoint(where: str | Path, *, checksums: bool = True) -> Checkpoint:
     """
     said = str(where)
     path = str(paths.named_job(said) or said) if isinstance(where, str) else said
-    # What comes from a store is compared on its way, once.
-    manifest = newest_checkpoint(path, said, checksums=checksums and is_local(path))
+    manifest = newest_checkpoint(path, said, checksums=checksums)
     try:
         spec = ModelSpec.from_json(json.dumps(manifest.model))
     except ValueError as error:

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 from tools.stores import world
 
-from edl.common import copies, stores
+from edl.common import copies, places, stores
 from edl.common.errors import CheckpointError, UsageError
 from edl.common.places import Place
 from edl.common.storage import FileRecord
@@ -126,6 +126,17 @@ def test_a_copy_is_made_once(place, there, tmp_path):
     assert [] == there.calls
 
 
+def test_a_full_disk_here_is_not_taken_for_the_stores_failure(place, clock, tmp_path, monkeypatch):
+    """The device is a real one: the copy's bytes go to /dev/full."""
+    record = place.write("a", b"12345" * 10000)
+    real = open
+    monkeypatch.setattr(places, "open", lambda *a: real("/dev/full", "wb"), raising=False)
+
+    with pytest.raises(CheckpointError, match=r"cannot be written: No space .* set EDL_HOME"):
+        place.copy(record, tmp_path / "c")
+    assert 0 == clock.now
+
+
 # -- A store that fails
 
 
@@ -148,7 +159,7 @@ def test_a_store_that_fails_for_long_is_one_clear_sentence(place, there, clock):
     with pytest.raises(StoreError) as raised:
         place.write("a", b"1")
 
-    text = "flaky://a/job/x cannot be written: [Errno 5] the store is out of order, tried for"
+    text = "flaky://a/job/x cannot be written: the store is out of order, tried for"
     assert text in str(raised.value)
     assert 20 < clock.now < 30
     assert (errno.EIO, "flaky://a/job/x") == (raised.value.errno, raised.value.filename)
@@ -191,7 +202,7 @@ def test_a_store_of_an_unknown_kind_is_refused_with_what_to_do():
 
 
 def test_files_are_written_and_read_several_at_once_and_come_in_order(place, there):
-    both = threading.Barrier(2, timeout=10)  # one at a time would wait for ever
+    both = threading.Barrier(2, timeout=60)  # one at a time would wait for ever
     there.before = lambda what, path: both.wait() if what in ("put", "get") else None
 
     records = place.write_all((name, [name.encode()]) for name in "abcdef")
