@@ -17,7 +17,7 @@ from .stored import Stored
 
 _GROUPS = (
     *("Job", "Model", "Data", "Replicas", "Teachers", "Consistency", "Speed", "Checkpoints"),
-    *("Recovery", "Cluster", "Faults", "Watching"),
+    *("Recovery", "Serving", "Cluster", "Faults", "Watching"),
 )
 
 
@@ -360,9 +360,7 @@ class JobSettings(ClusterSettings, Stored):
         "Recovery",
         path=True,
     )
-    server_timeout_s: float = knob(
-        30.0, "A server silent for so long is killed and replaced.", "Recovery"
-    )
+    server_timeout_s: float = knob(30.0, "A server so long silent is replaced.", "Recovery")
     preemption_notice: str = knob(
         "",
         "Command that ends with 0 when the provider says that this machine will be taken: its "
@@ -372,6 +370,12 @@ class JobSettings(ClusterSettings, Stored):
     server_wait_s: float = knob(
         600.0, "How long a worker waits for a lost server to be replaced.", "Recovery"
     )
+
+    # -- Serving
+    delta_dir: str = knob(
+        "", "Folder or URL to leave deltas in, for serving.", "Serving", path=True, of=("train",)
+    )
+    delta_s: float = knob(10.0, "Seconds between two of them.", "Serving", of=("train",))
 
     # -- Faults in the data
     task_fault_tolerance: int = knob(

@@ -9,6 +9,7 @@ The definition's file in the folder is run, as --model_def is: serve no stranger
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ from .servable import Column
 from .table_file import TableFile
 
 Arrays = dict[str, NDArray[Any]]
-FORMS = ("torch", "onnx", "embedding")  # that can answer
+FORMS = ("onnx", "torch", "embedding")  # that can answer, the quickest first
 _NO_ONNX = "ONNX needs onnxruntime: pip install 'edl[export]'"
 
 
@@ -249,11 +250,13 @@ def open_exported(
 ) -> ExportedServable:
     """Open an exported model. Raises EdlError.
 
-    `where`: a path or a URL. `form`: of FORMS; "": the first that is there. `checksums`: see
+    `where`: a path or a URL. `form`: of FORMS; "": the quickest that is there. `checksums`: see
     read_exported.
     """
     found = read_exported(where, checksums=checksums)
     there = [each for each in FORMS if found.form(each)]
+    if len(there) > 1 and not form and importlib.util.find_spec("onnxruntime") is None:
+        there = [each for each in there if each != "onnx"]
     if not there or (form and form not in there):
         wanted = form or "any form that answers"
         raise UsageError(

@@ -19,6 +19,7 @@ from edl.serve.export import Wish, export
 from edl.serve.export_format import read_exported
 from edl.serve.exported import open_exported
 from edl.serve.from_checkpoint import Options
+from edl.serve.sources import source_of
 
 MANY = 1000  # records that are asked about, most of whose ids were never trained
 ALL = ("torch", "onnx", "embedding", "rows")
@@ -173,6 +174,22 @@ def test_the_example_request_has_the_example_response(exported):
     np.testing.assert_allclose(found["output"], expected["output"], rtol=1e-5)
 
 
+def test_an_export_is_a_source_of_a_server(deepfm):
+    """Broken once: an exported model is taken for a folder of checkpoints."""
+    source = source_of("flights", str(deepfm.out), Options())
+
+    served = source.open(*source.there())
+
+    assert ("flights", "4", "onnx") == (served.name, served.version, served.about["form"])
+    assert [("output", "FP32", ())] == [*served.outputs]
+    np.testing.assert_allclose(
+        served.infer(deepfm.request(np.arange(5)))["output"],
+        deepfm.expected(np.arange(5)),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
 def test_an_onnx_file_takes_rows_and_no_ids(deepfm):
     import onnx
 
@@ -242,6 +259,7 @@ def test_without_onnx_it_says_what_to_install(deepfm, tmp_path, monkeypatch):
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"--to onnx needs onnx: pip install 'edl\[export\]'"):
         export(deepfm.trained.checkpoint, tmp_path / "out", deepfm.wish(("onnx",)))
+    assert "torch" == open_exported(deepfm.out).about["form"]
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UsageError, match=r"pip install 'edl\[export\]'"):
         open_exported(deepfm.out, form="onnx")
