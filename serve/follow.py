@@ -125,7 +125,7 @@ class Pursuit(Generic[State]):
             return False
         if here is not None and new.about.job != here.about.job:
             self._say(f"{name} is of another job, {new.about.job}: it is followed from here on")
-        elif here is not None and name.since is None:
+        elif here is not None and name.since is None and not here.is_heavy:
             self._say(f"going on from {name} after cut {here.about.number}")
         self.here = new
         return True

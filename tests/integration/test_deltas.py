@@ -7,14 +7,26 @@ that its manifest names; a mixture of two cuts would not.
 
 from __future__ import annotations
 
+import json
+import os
+import random
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
+import pytest
+import tools
 from tools.jobs import Job, send, write_records
+from tools.redis_server import SERVER, redis_server
 
+from edl.chaos.controller import CONTINUE, Controller
 from edl.serve.follow import Folder, Pursuit, follow
+from edl.serve.redis_writer import connected
 
 RECORDS, EPOCHS = 1600, 2
 
@@ -96,3 +108,122 @@ def test_a_follower_has_cut_after_cut_while_servers_and_the_master_are_killed(tm
     while late.look(folder.names(), time.monotonic()):
         check(late.here)
     assert seen.numbers[-1] == late.here.about.number
+
+
+POINTS = [
+    "ps.delta.begin",
+    "ps.delta.mid",
+    "ps.snapshot.mid",
+    "master.cut",
+    "master.delta",
+    "master.delta_written",
+    "serve.generation",
+    "redis.switch",
+    "redis.apply",
+]
+
+
+class Process:
+    """A process that is started again whenever it was killed."""
+
+    def __init__(self, *arguments):
+        self.arguments, self.starts, self.process = arguments, 0, None
+
+    def keep(self):
+        if self.process is None or self.process.poll() is not None:
+            self.starts += 1
+            self.process = subprocess.Popen(
+                [sys.executable, *self.arguments],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+
+    def end(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(60)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(SERVER is None, reason="there is no redis-server here")
+@pytest.mark.parametrize("seed", range(3))
+def test_readers_have_one_cut_whoever_is_killed_at_every_moment_that_has_a_name(
+    tmp_path, monkeypatch, seed
+):
+    """Servers, master, a follower and a Redis writer, each at each point that it reaches."""
+    draw, killed = random.Random(seed), []
+    left = {point: [draw.randint(1, 3), draw.randint(1, 4)] for point in POINTS}
+    left["redis.switch"] = [1, 1]
+
+    def decide(hit):
+        if visits := left[hit.point]:
+            visits[0] -= 1
+            if not visits[0]:
+                visits.pop(0)
+                killed.append(hit.point)
+                os.kill(hit.pid, signal.SIGKILL)
+        return CONTINUE
+
+    root, out = str(tmp_path / "deltas"), tmp_path / "followed"
+    follower = Process(str(Path(tools.__path__[0]) / "follower.py"), root, str(out))
+    with (
+        tempfile.TemporaryDirectory() as short,
+        Controller(Path(short) / "faults", POINTS, decide) as controller,
+        redis_server(short) as url,
+        connected(url) as client,
+    ):
+        monkeypatch.setenv("EDL_FAULTS", controller.variable)
+        writer = Process("-m", "edl", "delta", "redis", root, url)
+        slow = {"delay_s": 0.3}
+        with job(tmp_path / "job", model_params=slow, delta_s=0.1, server_timeout_s=20.0) as going:
+            try:
+                checks = keep_reading(going, client, (follower, writer))
+                assert 0 == going.wait(), going.logs()
+                deadline = time.monotonic() + 120
+                while redis_records(client) < RECORDS * EPOCHS or not ends(out):
+                    follower.keep()
+                    writer.keep()
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+            finally:
+                follower.end()
+                writer.end()
+
+    assert not controller.errors
+    assert {*POINTS} == {*killed}, killed
+    lines = [[float(word) for word in line.split()] for line in out.read_text().splitlines()]
+    for _, *records in lines:
+        assert 1 == len({*records}), lines
+    assert checks > 10
+    print(seed, killed, len(lines), checks, follower.starts, writer.starts)
+
+
+def keep_reading(going, client, processes):
+    """Read from Redis while the job runs; return how often."""
+    checks = 0
+    while going.process.poll() is None:
+        for process in processes:
+            process.keep()
+        checks += redis_records(client) > 0
+        time.sleep(0.05)
+    return checks
+
+
+def redis_records(client):
+    """Return the records of the cut that a Redis server has, once it has been checked; 0: none."""
+    while (text := client.get("edl:cut")) is not None:
+        space = json.loads(text)["space"]
+        pipe = client.pipeline(transaction=True)
+        pipe.get("edl:cut")
+        pipe.hvals(f"edl:{space}:rows:counts")
+        pipe.get(f"edl:{space}:dense:total")
+        text, rows, total = pipe.execute()
+        if json.loads(text)["space"] == space:
+            found = np.frombuffer(b"".join(rows), "<f4").sum()
+            assert found == np.frombuffer(total, "<f4")[0]
+            return int(found)
+    return 0
+
+
+def ends(out):
+    lines = out.read_text().splitlines() if out.exists() else []
+    return bool(lines) and int(lines[-1].split()[1]) == RECORDS * EPOCHS

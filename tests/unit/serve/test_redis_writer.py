@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import tempfile
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tools.deltas import Writer as DeltaWriter
+from tools.redis_server import SERVER, redis_server
 from tools.trained import train, train_on
 
 from edl.cli.main import run
@@ -19,24 +16,13 @@ from edl.common.errors import UsageError
 from edl.serve.follow import Folder, Pursuit
 from edl.serve.redis_writer import Mirror, connected
 
-SERVER = shutil.which("redis-server")
 pytestmark = pytest.mark.skipif(SERVER is None, reason="there is no redis-server here")
 
 
 @pytest.fixture(scope="module")
 def server():
-    with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
-        path = Path(folder) / "redis"
-        arguments = ["--port", "0", "--unixsocket", str(path), "--save", "", "--dir", folder]
-        with subprocess.Popen([SERVER, *arguments], stdout=subprocess.DEVNULL) as process:
-            try:
-                deadline = time.monotonic() + 60
-                while not path.exists():
-                    assert time.monotonic() < deadline, "the server did not start"
-                    time.sleep(0.01)
-                yield f"unix://{path}"
-            finally:
-                process.kill()
+    with tempfile.TemporaryDirectory() as folder, redis_server(folder) as url:
+        yield url
 
 
 @pytest.fixture
