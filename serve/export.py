@@ -26,7 +26,7 @@ from ..common.errors import EdlError, UsageError
 from ..common.locations import is_local
 from ..common.places import Place
 from ..common.storage import MANIFEST, FileRecord, write_file
-from ..data.reader import Records
+from ..data.reader import Records, take
 from ..model_zoo.spec import Definition
 from . import convert
 from .checkpoint import Checkpoint, open_checkpoint
@@ -51,8 +51,7 @@ from .trained import load
 FORMS = ("torch", "onnx", "rows", "embedding")
 ROWS_DTYPES = ("own", "float32", "float16", "int8")
 INSIDE_NBYTES = 2 << 30
-_DEFINITION = "definition.py"
-_SHOWN = 2  # records of the example
+_DEFINITION, _DENSE = "definition.py", "dense.safetensors"
 _NEAR = 1e-3  # of the largest output: a program that is further from its model is another one
 
 
@@ -323,16 +322,15 @@ class _Export:
     def _write_example(self, model: Model, asked: Asked, records: Records) -> None:
         """Write a request about the first records, and the answer of the model to it."""
         features, count = model.batches.others[0]
-        count = min(count, _SHOWN)
         if self._traced["feed"] is not None:
-            given = example_of(asked, records)
-            columns = asked.columns
+            first = take(records, np.arange(count) % len(records))
+            given, columns = example_of(asked, first), asked.columns
         else:
             given = features_of(features, model.inputs)
             columns = tuple(each.column for each in model.inputs)
         answer = model.answers[1]
         for name, told, values in (
-            ("request.json", "inputs", [json_of(c, given[c.name][:count]) for c in columns]),
+            ("request.json", "inputs", [json_of(c, given[c.name]) for c in columns]),
             ("response.json", "outputs", [json_of(c, answer[c.name]) for c in model.outputs]),
         ):
             (self._folder / name).write_text(json.dumps({told: values}, indent=1))
@@ -349,9 +347,9 @@ class _Export:
         scratch.mkdir()
         form: dict[str, str] = {}
         for record in convert.write(self._found, scratch, self._wish.rows, False, changed):
-            name = record.name if record.name.startswith("dense") else f"rows-{record.name}"
+            name = record.name if record.name == _DENSE else f"rows-{record.name}"
             (scratch / record.name).rename(self._folder / name)
-            form[record.name.rpartition(".")[0]] = name
+            form[name.rpartition(".")[0]] = name
             self.files.append(FileRecord(name, record.nbytes, record.sha256))
         scratch.rmdir()
         self._forms["rows"] = form
