@@ -27,7 +27,8 @@ from ..common.locations import is_local
 from ..common.places import Place
 from ..common.storage import MANIFEST, FileRecord, write_file
 from ..data.reader import Records, take
-from ..model_zoo.spec import Definition
+from ..model_zoo.spec import Definition, load_definition
+from ..nn.preprocess.read import read_in
 from . import convert
 from .checkpoint import Checkpoint, open_checkpoint
 from .columns import Asked
@@ -222,7 +223,7 @@ class _Export:
             "outputs": [{**o._asdict(), "shape": [*o.shape]} for o in model.outputs],
             "uses": [use._asdict() for use in model.uses],
         }
-        self._copy_definition(definition, asked)
+        self._copy_definition(definition, asked, records)
         if self._wish.outside:
             self._write_outside(model)
         if "embedding" in self._wish.forms:
@@ -301,8 +302,11 @@ class _Export:
             )
         self._errors[form] = apart(model.answers, answers)
 
-    def _copy_definition(self, definition: Definition, asked: Asked) -> None:
-        """Copy the definition's file if it is all of it; else a request brings features."""
+    def _copy_definition(self, definition: Definition, asked: Asked, records: Records) -> None:
+        """Copy the definition's file if it is all of it; else a request brings features.
+
+        What layers of edl.nn.preprocess have read of the files beside it goes along.
+        """
         path = Path(definition.file)
         if path.is_file():
             self._definition["fingerprint"] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -312,12 +316,35 @@ class _Export:
             why = f"its model is made by {definition.model_function}"
         elif beside := neighbours(path):
             why = f"it needs {', '.join(beside)} beside it"
+        elif why := self._copied(path, records):
+            why = f"a copy of it does not work by itself: {why}"
         else:
-            (self._folder / _DEFINITION).write_bytes(path.read_bytes())
-            self._definition["file"] = self._written(_DEFINITION)
             self._traced["feed"] = asked.to_json()
             return
         self._notes.append(f"the definition is not in it, so requests bring features: {why}")
+
+    def _copied(self, path: Path, records: Records) -> str:
+        """Copy a definition and what it has read beside it; return why the copy is none, or ""."""
+        content = {_DEFINITION: path.read_bytes()}
+        content |= {
+            n: c for n, c in read_in(path.parent).items() if not (self._folder / n).exists()
+        }
+        for name, each in content.items():
+            (self._folder / name).write_bytes(each)
+        try:
+            params = self._definition["params"]
+            asked_by(
+                load_definition(str(self._folder / _DEFINITION), "", params, training=False),
+                records,
+            )
+        except EdlError as error:
+            for name in content:
+                (self._folder / name).unlink()
+            return str(error)
+        self._definition["file"] = _DEFINITION
+        for name in content:
+            self._written(name)
+        return ""
 
     def _write_example(self, model: Model, asked: Asked, records: Records) -> None:
         """Write a request about the first records, and the answer of the model to it."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from tools.jobs import ZOO
 from tools.trained import records_of, train
 
 import edl
@@ -174,6 +175,38 @@ def test_the_example_request_has_the_example_response(exported):
     expected = {o["name"]: o["data"] for o in response["outputs"]}
     assert [*expected] == [*found]
     np.testing.assert_allclose(found["output"], expected["output"], rtol=1e-5)
+
+
+READS = """
+from pathlib import Path
+WORDS = {reads}
+"""
+BY_LAYER = READS.format(
+    reads="__import__('edl.nn.preprocess').nn.preprocess.IndexLookup("
+    "str(Path(__file__).with_name('words.txt')))"
+)
+BY_ITSELF = READS.format(reads="Path(__file__).with_name('words.txt').read_text()")
+
+
+@pytest.mark.parametrize("reads", [BY_LAYER, BY_ITSELF])
+def test_what_layers_have_read_beside_a_definition_goes_with_it(tmp_path, reads):
+    """Broken once: the copy of the definition lacks its vocabulary and cannot be imported."""
+    place = tmp_path / "definition"
+    place.mkdir()
+    (place / "mine.py").write_text((ZOO / "ranker.py").read_text() + reads)
+    (place / "words.txt").write_text("a\nb\n")
+    made = Export(tmp_path, str(place / "mine.py"), ("torch",))
+    shutil.rmtree(place)
+
+    manifest = read_exported(made.out).values
+    files = {path.name for path in made.out.iterdir()}
+    if reads == BY_LAYER:
+        assert {"definition.py", "words.txt"} <= files
+        assert (9,) == made.answered(np.arange(9), "torch").shape
+    else:
+        assert not {"definition.py", "words.txt"} & files
+        assert "a copy of it does not work by itself" in manifest["notes"][0]
+        assert manifest["feed"] is None
 
 
 def test_an_export_is_a_source_of_a_server(deepfm):
