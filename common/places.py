@@ -26,10 +26,11 @@ from .files import FileRecord, Part, discard, record_of, write_file
 from .foreign import MOST_JSON_NBYTES, open_plain, read_plain
 from .locations import is_local
 from .paths import HOME_VARIABLE
-from .stores import Asking, at_once, open_store
+from .stores import Asking, at_once, has_folders, open_store
 
 _ASKING = Asking()
-_BLOCK_NBYTES = 4 << 20
+_BLOCK_NBYTES = 1 << 20  # larger ones cost page faults
+_RANGE_NBYTES = 8 << 20  # of a file that is asked of a store at once
 Value = TypeVar("Value")
 Item = TypeVar("Item")
 
@@ -105,7 +106,7 @@ class Place:
         """Make the folder where there is none, which most stores do not have."""
         if self.is_local:
             self.path.mkdir(parents=True, exist_ok=True)
-        elif not self._is_made:
+        elif not self._is_made and has_folders(self._fs):
             self._ask("written", "", lambda: self._fs.makedirs(self._root, exist_ok=True))
         self._is_made = True
 
@@ -300,7 +301,7 @@ def _real(place: Place) -> str:
 def _opened(place: Place, name: str) -> Any:
     if place.is_local:
         return open_plain(place.path / name)
-    return place._fs.open(f"{place._root}/{name}", "rb", block_size=_BLOCK_NBYTES)
+    return place._fs.open(f"{place._root}/{name}", "rb", block_size=_RANGE_NBYTES)
 
 
 Where = str | Path | Place  # a folder: a path or a URL

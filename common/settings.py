@@ -297,7 +297,7 @@ class JobSettings(ClusterSettings, Stored):
     )
     checkpoint_dir: str = knob(
         "",
-        "Folder of the checkpoints; default: `checkpoints` in the job's folder.",
+        "Folder or URL (s3://...) of the checkpoints; default: `checkpoints` in the job's folder.",
         "Checkpoints",
         path=True,
         of=("train",),
@@ -356,7 +356,7 @@ class JobSettings(ClusterSettings, Stored):
     )
     snapshot_dir: str = knob(
         "",
-        "Folder or URL (fsspec) of those snapshots; default: the job's folder.",
+        "Folder or URL (s3://...) of those snapshots; default: the job's folder.",
         "Recovery",
         path=True,
     )

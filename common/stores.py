@@ -24,6 +24,8 @@ from .retry import Backoff, retry
 _BACKOFF = Backoff(first_s=0.2, longest_s=5.0)
 _LEAST_S = 1.0  # for the last try
 _AT_ONCE = 4  # files: one connection to a store fills no network, and pieces are of 64 MiB
+# Asked for a folder, s3fs would make a bucket of a name that was mistyped.
+_BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"}
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}  # as botocore names them
 _FINAL: tuple[type[Exception], ...] = (  # as it is asked, not as the store is
     FileNotFoundError,
@@ -73,7 +75,7 @@ class Asking:
         def attempt(left_s: float) -> Value:
             try:
                 return background.begin(f"{url} {what}", call).result(max(left_s, _LEAST_S))
-            except EdlError:  # not of the store
+            except (EdlError, MemoryError):  # not of the store
                 raise
             except _FINAL as error:
                 raise _Final(error) from error
@@ -113,7 +115,7 @@ class _Final(Exception):
 
 
 def _as_os_error(error: Exception, what: str, url: str) -> OSError:
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) and what != "written":  # else: no such bucket
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
     return StoreError(what, url, error, 0.0)
 
@@ -146,6 +148,12 @@ def _file_system(url: str, _process: int) -> Any:
     import fsspec  # slow, and seldom needed
 
     return fsspec.core.url_to_fs(url)[0]
+
+
+def has_folders(fs: Any) -> bool:
+    """Tell whether a folder is to be made there before a file; in a bucket there are only names."""
+    names = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
+    return not names & _BUCKETS
 
 
 def at_once(fs: Any, work: Callable[[Item], Value], items: Iterable[Item]) -> Iterator[Value]:

@@ -165,6 +165,15 @@ def test_a_store_that_fails_for_long_is_one_clear_sentence(place, there, clock):
     assert (errno.EIO, "flaky://a/job/x") == (raised.value.errno, raised.value.filename)
 
 
+def test_a_bucket_that_is_not_there_is_said_and_not_made(place, there, monkeypatch):
+    monkeypatch.setattr(stores, "_BUCKETS", {"flaky"})
+    there.down, there.error = True, FileNotFoundError("The specified bucket does not exist")
+
+    with pytest.raises(StoreError, match="flaky://a/job/x/a cannot be written: The specified"):
+        place.write("a", b"1")
+    assert ["put a/job/x/a"] == there.calls
+
+
 class NoCredentialsError(Exception):
     """As botocore's."""
 
