@@ -64,7 +64,7 @@ class Course:
         self._due: list[int] = []  # epochs of the evaluations that run, their cuts included
         self._judges = judges
         self.checkpoints = Checkpoints(core, group, judges)
-        self._deltas = Deltas(core, group.cuts) if isinstance(group.cuts, ServerCuts) else None
+        self._deltas = _deltas_of(core, group)
 
     @property
     def evaluating(self) -> bool:
@@ -335,3 +335,8 @@ class Course:
             )
         else:
             core.end("done", EXIT_DONE, early or "done")
+
+
+def _deltas_of(core: Core, group: Group) -> Deltas | None:
+    """Return the writer of deltas of a group that has servers alone."""
+    return Deltas(core, group, group.cuts) if isinstance(group.cuts, ServerCuts) else None

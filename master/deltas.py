@@ -25,6 +25,7 @@ from ..durable.loop import Script
 from .books.plan import Plan
 from .books.task import planned
 from .core import Core
+from .groups.group import Group
 from .groups.server_cuts import ServerCuts
 from .groups.servers import Cut
 
@@ -56,8 +57,9 @@ class _Last:
 class Deltas:
     """The writer of a job's bases and deltas, to --delta_dir where that is given."""
 
-    def __init__(self, core: Core, cuts: ServerCuts) -> None:
-        self._core, self._cuts, self._loop = core, cuts, core.loop
+    def __init__(self, core: Core, group: Group, cuts: ServerCuts) -> None:
+        """`cuts`: those of the group, which has servers alone."""
+        self._core, self._group, self._cuts, self._loop = core, group, cuts, core.loop
         self._busy = False
         self._last: _Last | None = None  # None: not known, the folder says it
         self._kept: tuple[int, dict[str, Any]] | None = None  # what the last one holds
@@ -87,18 +89,28 @@ class Deltas:
         yield lambda: not self._busy
         self._busy = True
         try:
-            yield from self._write_now(self._job())
-        except (OSError, EdlError) as error:
-            self._last = None  # a manifest may be there all the same
-            if self._told != str(error):
-                self._told = str(error)
-                self._core.tell(
-                    f"no delta can be written to {self._core.settings.delta_dir}: {error}; "
-                    f"training goes on, and it is tried again every {self._core.settings.delta_s:g}"
-                    " s"
-                )
+            while True:
+                version = self._group.version
+                try:
+                    yield from self._write_now(self._job())
+                    return
+                except (OSError, EdlError) as error:
+                    self._last = None  # a manifest may be there all the same
+                    if version != self._group.version and not self._core.ended:
+                        continue  # a server that held the cut was replaced: another cut
+                    self._failed(str(error))
+                    return
         finally:
             self._busy = False
+
+    def _failed(self, why: str) -> None:
+        if self._told != why:
+            self._told = why
+            settings = self._core.settings
+            self._core.tell(
+                f"no delta can be written to {settings.delta_dir}: {why}; training goes on, and "
+                f"it is tried again every {settings.delta_s:g} s"
+            )
 
     def _write_now(self, job: str) -> Script[None]:
         cut, books = yield from self._cuts.take()

@@ -51,6 +51,17 @@ class _Kind(NamedTuple):
     lists: bool = False
 
 
+@contextlib.contextmanager
+def told_of(what: str) -> Iterator[None]:
+    """Let whatever the user's code raises be a UsageError that begins so."""
+    try:
+        yield
+    except EdlError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
+
+
 @dataclass(frozen=True)
 class Asked:
     """The columns that a request must bring, and how feed's records are made of them."""

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..common.errors import CheckpointError, EdlError, UsageError
+from ..common.errors import CheckpointError, UsageError
 from ..distill.tree import parts_of
 from ..model_zoo.spec import Definition, load_definition
-from .columns import DTYPES, Asked
+from .columns import DTYPES, Asked, told_of
 from .export_format import Exported, Input, Use, read_exported, rows_for
 from .servable import Column
 from .table_file import TableFile
@@ -169,6 +169,7 @@ class ExportedServable:
         values = found.values
         self.name, self.version = name, str(values["cut"]["version"])
         self._features = found.inputs
+        self.example: Arrays | None = None  # whoever opens it may give it one, to warm it
         self._definition, self._asked = _feed_of(found)
         self._answer: Answering | None = Answering(found, form)
         self.inputs = (
@@ -205,15 +206,8 @@ class ExportedServable:
                 for each in self._features
             }
         records = self._asked.records(inputs)
-        try:
+        with told_of(f"feed of {self._definition.name} does not take these records"):
             features, _ = self._definition.feed(records, "predict")
-        except EdlError:
-            raise
-        except Exception as error:  # of the user's code, which these values are no good for
-            raise UsageError(
-                f"feed of {self._definition.name} does not take these records: "
-                f"{type(error).__name__}: {error}"
-            ) from error
         return features_of(features, self._features)
 
     def close(self) -> None:

@@ -5,18 +5,16 @@ A request is answered by the one generation that it began with, so by one cut of
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from ..common.errors import EdlError, UsageError
 from ..nn.device import choose_device
+from .columns import told_of
 from .deltas import Generation
 from .follow import Follower
 from .from_checkpoint import CheckpointOpener, DefinedServable, Options, about_of
 from .live import LiveModels
 from .repository import Repository
-
-log = logging.getLogger("edl.serve")
 
 
 class Following:
@@ -60,18 +58,12 @@ class Following:
         assert self._repository is not None
         version = str(generation.version)
         try:
-            self._repository.swap(self.name, self._opened(generation, version))
+            with told_of(generation.where):  # of the user's code: the next generation may be one
+                self._repository.swap(self.name, self._opened(generation, version))
         except EdlError as error:
-            self._fail(version, str(error))
-        except Exception as error:  # of the user's code: this generation is none, the next may be
-            log.exception("model=%s -> not opened version=%s", self.name, version)
-            self._fail(version, f"{type(error).__name__}: {error}")
+            self._failure = str(error)
+            self._repository.model(self.name).fail(version, str(error))
         self._tried.set()
-
-    def _fail(self, version: str, why: str) -> None:
-        assert self._repository is not None
-        self._failure = why
-        self._repository.model(self.name).fail(version, why)
 
     def _opened(self, generation: Generation, version: str) -> DefinedServable:
         definition, records = self._opener.read(generation)

@@ -23,7 +23,7 @@ from ..model_zoo.spec import Definition, load_definition
 from ..nn.device import choose_device, to_device
 from ..nn.outputs import arrays_of
 from .checkpoint import open_checkpoint
-from .columns import Asked, asked, sample
+from .columns import Asked, asked, sample, told_of
 from .kserve.tensors import Arrays, datatype_of
 from .servable import Column
 from .trained import Opened, load
@@ -76,16 +76,10 @@ class DefinedServable:
     def infer(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the outputs of these columns. Raises UsageError where feed refuses them."""
         rows = len(next(iter(inputs.values())))
-        try:
+        # What feed raises is of these values: it takes those of the training data.
+        with told_of(f"feed of {self._definition.name} does not take these records"):
             records = self._asked.records(inputs)
             features, _ = self._definition.feed(records, "predict")
-        except EdlError:
-            raise
-        except Exception as error:  # of the user's code, which these values are no good for
-            raise UsageError(
-                f"feed of {self._definition.name} does not take these records: "
-                f"{type(error).__name__}: {error}"
-            ) from error
         with torch.inference_mode():
             return arrays_of(self._model(to_device(features, self._device)), rows)
 
@@ -124,15 +118,8 @@ def _datatype(name: str, array: NDArray[Any]) -> str:
 
 def asked_by(definition: Definition, records: Records) -> Asked:
     """Return what a definition's feed asks for. Raises EdlError."""
-    try:
+    with told_of(f"feed of {definition.name} fails on the records that its columns are found on"):
         return asked(definition.feed, records)
-    except EdlError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"feed of {definition.name} fails on the records that its columns are found on: "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def example_of(asked: Asked, records: Records) -> Arrays:

@@ -26,7 +26,7 @@ import grpc.aio
 
 from .. import __version__
 from ..common import listen
-from ..common.errors import UsageError
+from ..common.errors import EdlError, UsageError
 from ..common.listen import is_loopback, joined
 from .batcher import Rules
 from .kserve.asking import Asking
@@ -168,16 +168,18 @@ class _Server:
 
     def _bring(self, loop: asyncio.AbstractEventLoop, loaded: asyncio.Future[None]) -> None:
         """Open the models, and what comes after them, until the end."""
-        failure: BaseException | None = None
+        failure: EdlError | None = EdlError("a model could not be opened: its traceback is above")
         try:
             for bringer in self._bringers:
                 bringer.begin(self._repository)
-        except BaseException as error:  # noqa: BLE001 - it is `run` that raises it
+            failure = None
+        except EdlError as error:
             failure = error
-        gc.collect()
-        gc.freeze()  # models and modules live for ever: no collection looks at them again
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(_settle, loaded, failure)
+        finally:
+            gc.collect()
+            gc.freeze()  # models and modules live for ever: no collection looks at them again
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(_settle, loaded, failure)
         while failure is None and self._terms.watch_s and not self._ended.wait(self._terms.watch_s):
             for bringer in self._bringers:
                 bringer.look()
@@ -251,7 +253,7 @@ class _Server:
         return joined(place.host, port)
 
 
-def _settle(loaded: asyncio.Future[None], failure: BaseException | None) -> None:
+def _settle(loaded: asyncio.Future[None], failure: EdlError | None) -> None:
     if loaded.done():
         return
     if failure is None:

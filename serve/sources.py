@@ -15,9 +15,13 @@ from typing import Protocol
 from ..common import paths, storage
 from ..common.errors import EdlError, UsageError
 from ..common.locations import is_local
+from ..common.places import Place
 from ..common.resolve import checkpoint_dir_of
+from .columns import told_of
 from .export_format import is_exported
 from .from_checkpoint import CheckpointOpener, Options
+from .kserve.refused import Refused
+from .kserve.tensors import from_http
 from .repository import Repository
 from .servable import Servable
 
@@ -71,7 +75,13 @@ class ExportedSource:
     def open(self, what: str) -> Servable:
         from .exported import open_exported
 
-        return open_exported(what, name=self.name, checksums=self._options.checksums)
+        opened = open_exported(what, name=self.name, checksums=self._options.checksums)
+        try:
+            request = Place(what).read("request.json")
+            opened.example = from_http(request, "", opened.inputs, opened.outputs).inputs
+        except (OSError, Refused) as error:  # an export whose records no request can bring
+            log.info("model=%s -> not warmed reason=%r", self.name, str(error))
+        return opened
 
 
 def named(said: str) -> tuple[str, str]:
@@ -158,14 +168,11 @@ class Watch:
 
     def _tried(self, what: str) -> EdlError | None:
         """Open one version and let it answer; return what has kept it from that."""
-        failure: EdlError
         try:
-            self._repository.swap(self.name, self._source.open(what))
+            with told_of(what):  # of the user's code: this version is none, the others go on
+                self._repository.swap(self.name, self._source.open(what))
         except EdlError as error:
             failure = error
-        except Exception as error:  # of the user's code: this version is none, the others go on
-            log.exception("model=%s -> not opened version=%s", self.name, what)
-            failure = EdlError(f"{what}: {type(error).__name__}: {error}")
         else:
             self._opened.add(what)
             self._failed.pop(what, None)

@@ -153,6 +153,9 @@ def test_readers_have_one_cut_whoever_is_killed_at_every_moment_that_has_a_name(
     draw, killed = random.Random(seed), []
     left = {point: [draw.randint(1, 3), draw.randint(1, 4)] for point in POINTS}
     left["redis.switch"] = [1, 1]
+    for point in POINTS:  # a master that is killed five times in a row is not started again
+        if point.startswith("master."):
+            left[point] = [draw.randint(1, 4)]
 
     def decide(hit):
         if visits := left[hit.point]:
