@@ -42,10 +42,11 @@ from .export_parts import (
     save_onnx,
 )
 from .exported import Answering, features_of, import_onnxruntime
+from .features import Batches
 from .from_checkpoint import CheckpointOpener, Options, asked_by, example_of
 from .rows import Lookup, Rows
 from .table_file import Error, TableFile, write_table
-from .tracing import Batches, Model, apart
+from .tracing import ROWS_ALONE, Model, apart
 from .trained import load
 
 FORMS = ("torch", "onnx", "rows", "embedding")
@@ -296,8 +297,8 @@ class _Export:
         if not off.largest <= _NEAR * max(1.0, largest):
             raise UsageError(
                 f"the model that was exported to {form} answers otherwise than the model, by up to "
-                f"{off.largest:.3g}: its forward decides by values, which a program cannot (rows "
-                "and dense values alone are exported by --to rows)"
+                f"{off.largest:.3g}: its forward decides by values, which a program cannot"
+                f"{ROWS_ALONE}"
             )
         self._errors[form] = apart(model.answers, answers)
 

@@ -25,6 +25,7 @@ from ..nn.outputs import arrays_of
 from .checkpoint import Checkpoint, open_checkpoint
 from .columns import Asked, asked, sample
 from .kserve.tensors import Arrays, datatype_of
+from .others import told_as
 from .servable import Column
 from .trained import load
 
@@ -75,16 +76,9 @@ class CheckpointServable:
     def infer(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the outputs of these columns. Raises UsageError where feed refuses them."""
         rows = len(next(iter(inputs.values())))
-        try:
+        with told_as(UsageError, f"feed of {self._definition.name} does not take these records"):
             records = self._asked.records(inputs)
             features, _ = self._definition.feed(records, "predict")
-        except EdlError:
-            raise
-        except Exception as error:  # of the user's code, which these values are no good for
-            raise UsageError(
-                f"feed of {self._definition.name} does not take these records: "
-                f"{type(error).__name__}: {error}"
-            ) from error
         with torch.inference_mode():
             return arrays_of(self._model(to_device(features, self._device)), rows)
 
@@ -109,15 +103,9 @@ def _datatype(name: str, array: NDArray[Any]) -> str:
 
 def asked_by(definition: Definition, records: Records) -> Asked:
     """Return what a definition's feed asks for. Raises EdlError."""
-    try:
+    said = f"feed of {definition.name} fails on the records that its columns are found on"
+    with told_as(UsageError, said):
         return asked(definition.feed, records)
-    except EdlError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f"feed of {definition.name} fails on the records that its columns are found on: "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def example_of(asked: Asked, records: Records) -> Arrays:
