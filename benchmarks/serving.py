@@ -31,7 +31,7 @@ from benchmarks import measure, page
 from edl.model_zoo.deepfm import COLUMNS
 
 RECORDS, TAILNUMS = 300_000, 250_000
-LOADS = ((1, 1), (1, 8), (32, 1), (32, 8))  # rows of a request, connections
+LOADS = "1x1,1x8,32x1,32x8"  # rows of a request, connections
 ASKED_S = 1.5
 OURS = "edl serve, JSON"
 
@@ -131,7 +131,7 @@ def check(found: Sequence[Target]) -> None:
         np.testing.assert_allclose(each, answers[0], atol=1e-6, err_msg=target.name)
 
 
-def serving(peers: str, rounds: int) -> str:
+def serving(peers: str, rounds: int, loads: str) -> str:
     """Make the tables in Markdown."""
     sections = [f"- load of the machine before: {measure.load()}"]
     with tempfile.TemporaryDirectory() as name:
@@ -139,7 +139,7 @@ def serving(peers: str, rounds: int) -> str:
         checkpoint = make_checkpoint(folder)
         with targets(checkpoint, folder / "train.npz", peers) as found:
             check(found)
-            for rows, connections in LOADS:
+            for rows, connections in (map(int, load.split("x")) for load in loads.split(",")):
                 sections.append(_table(found, rows, connections, rounds))
             batches = _mean_batch(found[0])
     sections.append(f"Rows of a batch of `edl serve` in the mean, over all: {batches:.1f}.")
@@ -187,9 +187,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", default="", metavar="FOLDER", help="Where fastapi lies.")
     parser.add_argument("--rounds", type=int, default=measure.ROUNDS)
+    parser.add_argument("--loads", default=LOADS, metavar="ROWSxCONNECTIONS,...")
     arguments = parser.parse_args()
     print(measure.machine())
-    print(serving(arguments.peers, arguments.rounds))
+    print(serving(arguments.peers, arguments.rounds, arguments.loads))
 
 
 if __name__ == "__main__":

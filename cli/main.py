@@ -21,6 +21,7 @@ from .chaos import chaos
 from .checkpoint import checkpoint
 from .cost import cost
 from .data import data
+from .delta import delta
 from .doctor import doctor
 from .export import export
 from .kernels import kernels
@@ -146,7 +147,7 @@ for _command in (
     schedule,
     cost,
     doctor,
-    *(checkpoint, export, serve, teach, registry, chaos, replay, zoo, data, kernels),
+    *(checkpoint, export, delta, serve, teach, registry, chaos, replay, zoo, data, kernels),
     *(completion, version),
 ):
     cli.add_command(_command)

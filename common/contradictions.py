@@ -55,6 +55,7 @@ def check_values(settings: JobSettings, say: Say) -> None:
         )
     _check_consistency(settings, say)
     _check_checkpoints(settings, say)
+    _check_deltas(settings, say)
     _check_inputs(settings)
 
 
@@ -344,6 +345,16 @@ def _check_checkpoints(settings: JobSettings, say: Say) -> None:
         raise UsageError(
             f"{say('evaluation_steps')} needs data to evaluate on: give --validation_data as well."
         )
+
+
+def _check_deltas(settings: JobSettings, say: Say) -> None:
+    if settings.delta_dir and settings.strategy != "ps":
+        raise UsageError(
+            f"{say('delta_dir')} is written by servers that hold the whole model: leave it out "
+            f"with {say('strategy')} {settings.strategy}, and serve its checkpoints."
+        )
+    if not 0 < settings.delta_s < float("inf"):
+        raise UsageError(f"{say('delta_s')} is a time in seconds above 0.")
 
 
 def _check_inputs(settings: JobSettings) -> None:

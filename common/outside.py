@@ -31,7 +31,7 @@ def check_outside(settings: JobSettings, say: Say) -> None:
     for name in DATA.values():
         for path in parts(getattr(settings, name)):
             _check_readable(path, say(name))
-    for name in ("output", "checkpoint_dir", "snapshot_dir"):
+    for name in ("output", "checkpoint_dir", "snapshot_dir", "delta_dir"):
         path = getattr(settings, name)
         if path and is_local(path) and (why := paths.why_unwritable(path)):
             raise UsageError(f"{say(name)}: {why}: choose another folder.")

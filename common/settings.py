@@ -351,9 +351,7 @@ class JobSettings(Stored):
         "Recovery",
         path=True,
     )
-    server_timeout_s: float = knob(
-        30.0, "A server silent for so long is killed and replaced.", "Recovery"
-    )
+    server_timeout_s: float = knob(30.0, "A server so long silent is replaced.", "Recovery")
     preemption_notice: str = knob(
         "",
         "Command that ends with 0 when the provider says that this machine will be taken: its "
@@ -363,6 +361,12 @@ class JobSettings(Stored):
     server_wait_s: float = knob(
         600.0, "How long a worker waits for a lost server to be replaced.", "Recovery"
     )
+
+    # -- Serving
+    delta_dir: str = knob(
+        "", "Folder or URL to leave deltas in, for serving.", "Serving", path=True, of=("train",)
+    )
+    delta_s: float = knob(10.0, "Seconds between two of them.", "Serving", of=("train",))
 
     # -- Cluster
     runtime: str = knob(

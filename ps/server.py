@@ -40,6 +40,7 @@ from .books.trace import ShardTrace
 from .servicer import ParameterServerServicer
 from .snapshots import cut as snapshot
 from .snapshots.chain import Folder, job_id
+from .snapshots.changes import Changes
 from .snapshots.recorder import Coverage, Recorder, Snapshots
 from .snapshots.recovery import Restored, restore
 from .wire.plane import Plane
@@ -181,9 +182,10 @@ class Server:
             else:
                 about = {"checkpoint": path, "new_job": not checkpoint}
             self._trace.begin(address=self.address, **about)
-        self._servicer.attach(store)
+        changes = Changes(store)
+        self._servicer.attach(store, changes)
         if folder is not None:
-            recorder = Recorder(store, folder, self._replica.incarnation, restored)
+            recorder = Recorder(store, folder, self._replica.incarnation, restored, changes)
             self._snapshots = Snapshots(recorder, settings.snapshot_s, self._tell)
             self._snapshots.start()
         return store

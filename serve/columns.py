@@ -25,6 +25,7 @@ from ..common.errors import EdlError, UsageError
 from ..common.foreign import must_be
 from ..data.reader import Columns, Records
 from ..distill.tree import parts_of
+from .others import told_as
 from .servable import Column
 
 Feed = Callable[[Any, str], tuple[Any, Any]]
@@ -49,6 +50,11 @@ class _Kind(NamedTuple):
 
     dtype: str
     lists: bool = False
+
+
+def told_of(what: str) -> contextlib.AbstractContextManager[None]:
+    """Let whatever the user's code raises be a UsageError that begins so."""
+    return told_as(UsageError, what)
 
 
 @dataclass(frozen=True)

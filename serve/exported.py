@@ -23,7 +23,7 @@ from torch import Tensor
 from ..common.errors import CheckpointError, UsageError
 from ..distill.tree import parts_of
 from ..model_zoo.spec import Definition, load_definition
-from .columns import DTYPES, Asked
+from .columns import DTYPES, Asked, told_of
 from .export_format import Exported, Input, Use, read_exported, rows_for
 from .others import quiet, told_as
 from .servable import Column
@@ -158,6 +158,7 @@ class ExportedServable:
         values = found.values
         self.name, self.version = name, str(values["cut"]["version"])
         self._features = found.inputs
+        self.example: Arrays | None = None  # whoever opens it may give it one, to warm it
         self._definition, self._asked = _feed_of(found)
         self._answer: Answering | None = Answering(found, form)
         self.inputs = (
@@ -194,7 +195,7 @@ class ExportedServable:
                 for each in self._features
             }
         records = self._asked.records(inputs)
-        with told_as(UsageError, f"feed of {self._definition.name} does not take these records"):
+        with told_of(f"feed of {self._definition.name} does not take these records"):
             features, _ = self._definition.feed(records, "predict")
         return features_of(features, self._features)
 

@@ -22,12 +22,11 @@ from ..data.reader import Records
 from ..model_zoo.spec import Definition, load_definition
 from ..nn.device import choose_device, to_device
 from ..nn.outputs import arrays_of
-from .checkpoint import Checkpoint, open_checkpoint
-from .columns import Asked, asked, sample
+from .checkpoint import open_checkpoint
+from .columns import Asked, asked, sample, told_of
 from .kserve.tensors import Arrays, datatype_of
-from .others import told_as
 from .servable import Column
-from .trained import load
+from .trained import Opened, load
 
 _SAMPLED = 32  # records that columns and outputs are found on
 
@@ -47,36 +46,38 @@ class Options:
     checksums: bool = True
 
 
-class CheckpointServable:
-    """A checkpoint's model behind its definition's feed."""
+class DefinedServable:
+    """A model behind its definition's feed."""
 
     def __init__(
-        self, name: str, opened: Checkpoint, definition: Definition, records: Records, device: str
+        self,
+        name: str,
+        version: str,
+        model: torch.nn.Module,
+        definition: Definition,
+        records: Records,
+        about: dict[str, Any],
     ) -> None:
-        """Load the model, and find its columns and outputs on these records. Raises EdlError."""
-        self.name, self.version = name, version_of(Path(opened.where))
-        self._definition = definition
-        self._device = choose_device(device, 0)
+        """Find the columns and outputs on these records. Raises EdlError.
+
+        `model`: in evaluation mode, and nobody else's.
+        """
+        self.name, self.version, self.about = name, version, about
+        self._model, self._definition = model, definition
+        self._device = next((each.device for each in model.parameters()), torch.device("cpu"))
         self._asked = asked_by(definition, records)
-        # The definition's own, which makes the model: it is imported once for all versions.
-        self._model = load(opened.where, definition.model, device=self._device, checksums=False)
         self.inputs = self._asked.columns
         self.example = example_of(self._asked, records)
         outputs = self.infer(self.example)
         self.outputs = tuple(
             Column(name, _datatype(name, array), array.shape[1:]) for name, array in outputs.items()
         )
-        about = opened.about
-        kept = ("job", "checkpoint", "created", "strategy", "definition", "model_params")
-        self.about: dict[str, Any] = {
-            **{name: about[name] for name in kept},
-            "cut": about["version"],
-        }
 
     def infer(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the outputs of these columns. Raises UsageError where feed refuses them."""
         rows = len(next(iter(inputs.values())))
-        with told_as(UsageError, f"feed of {self._definition.name} does not take these records"):
+        # What feed raises is of these values: it takes those of the training data.
+        with told_of(f"feed of {self._definition.name} does not take these records"):
             records = self._asked.records(inputs)
             features, _ = self._definition.feed(records, "predict")
         with torch.inference_mode():
@@ -85,6 +86,20 @@ class CheckpointServable:
     def close(self) -> None:
         """Let go of the model; its files are unmapped with its last array."""
         self._model = torch.nn.Identity()
+
+
+def about_of(opened: Opened, version: int, created: str) -> dict[str, Any]:
+    """Return what a model says of itself."""
+    settings = opened.settings
+    return {
+        "job": settings.get("job_name", ""),
+        "checkpoint": opened.where,
+        "created": created,
+        "strategy": settings.get("strategy", ""),
+        "definition": settings.get("model_def", ""),
+        "model_params": settings.get("model_params") or {},
+        "cut": version,
+    }
 
 
 def version_of(directory: Path) -> str:
@@ -103,8 +118,7 @@ def _datatype(name: str, array: NDArray[Any]) -> str:
 
 def asked_by(definition: Definition, records: Records) -> Asked:
     """Return what a definition's feed asks for. Raises EdlError."""
-    said = f"feed of {definition.name} fails on the records that its columns are found on"
-    with told_as(UsageError, said):
+    with told_of(f"feed of {definition.name} fails on the records that its columns are found on"):
         return asked(definition.feed, records)
 
 
@@ -138,14 +152,19 @@ class CheckpointOpener:
     options: Options
     _read: dict[str, tuple[Definition, Records]] = field(default_factory=dict)
 
-    def open(self, name: str, where: str) -> CheckpointServable:
+    def open(self, name: str, where: str) -> DefinedServable:
         """Open a checkpoint, the newest of a folder, or that of a job. Raises EdlError."""
         found = open_checkpoint(where, checksums=self.options.checksums)
         definition, records = self.read(found)
-        return CheckpointServable(name, found, definition, records, self.options.device)
+        # The definition's own, which makes the model: it is imported once for all versions.
+        device = choose_device(self.options.device, 0)
+        model = load(found.where, definition.model, device=device, checksums=False)
+        about = about_of(found, found.manifest.version, found.manifest.created)
+        version = version_of(Path(found.where))
+        return DefinedServable(name, version, model, definition, records, about)
 
-    def read(self, found: Checkpoint) -> tuple[Definition, Records]:
-        """Return the definition of a checkpoint, and a few records. Raises EdlError."""
+    def read(self, found: Opened) -> tuple[Definition, Records]:
+        """Return the definition of a trained model, and a few records. Raises EdlError."""
         settings, options = found.settings, self.options
         named = options.definition or str(settings.get("model_def") or "")
         if not named:
@@ -164,9 +183,7 @@ class CheckpointOpener:
         return self._read[key]
 
 
-def _sample(
-    found: Checkpoint, definition: Definition, data: str, params: Mapping[str, Any]
-) -> Records:
+def _sample(found: Opened, definition: Definition, data: str, params: Mapping[str, Any]) -> Records:
     why = "it does not say by which data it was trained"
     if data:
         try:

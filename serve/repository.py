@@ -6,6 +6,7 @@ it takes its place in one step. Each request holds the version that it began wit
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -79,11 +80,11 @@ class Model:
             finally:
                 self.release(held)
 
-        try:
-            return self._batcher.ask(held, inputs, rows, ended, helps=True)
-        except BaseException:
-            self.release(held)
-            raise
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.release, held)
+            asked = self._batcher.ask(held, inputs, rows, ended, helps=True)
+            undo.pop_all()
+        return asked
 
     def help(self) -> None:
         """Compute what waits, if that is quick."""
@@ -175,11 +176,10 @@ class Repository:
 
         Raises what its example raises: then all is as it was, and the version is closed.
         """
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(served.close)
             warm(served)
-        except BaseException:
-            served.close()
-            raise
+            undo.pop_all()
         self.model(name).swap(served)
 
     def close(self) -> None:

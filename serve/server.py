@@ -16,7 +16,6 @@ import socket
 import ssl
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,14 +26,14 @@ import grpc.aio
 
 from .. import __version__
 from ..common import listen
-from ..common.errors import UsageError
+from ..common.errors import EdlError, UsageError
 from ..common.listen import is_loopback, joined
 from .batcher import Rules
 from .kserve.asking import Asking
 from .kserve.http import App, Limits
 from .kserve.rpc import Service, TokenCheck
 from .repository import Repository
-from .sources import Source, Watch
+from .sources import Bringer
 
 if TYPE_CHECKING:
     import uvicorn
@@ -105,7 +104,7 @@ def check_installed() -> None:
 
 
 def serve(
-    sources: Sequence[Source], place: Place, terms: Terms, say: Callable[[str], None]
+    bringers: Sequence[Bringer], place: Place, terms: Terms, say: Callable[[str], None]
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
@@ -114,7 +113,7 @@ def serve(
     check_installed()
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     sys.setswitchinterval(_SWITCH_S)
-    server = _Server(sources, place, terms, say)
+    server = _Server(bringers, place, terms, say)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(server.run())
 
@@ -129,13 +128,12 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 class _Server:
     def __init__(
-        self, sources: Sequence[Source], place: Place, terms: Terms, say: Callable[[str], None]
+        self, bringers: Sequence[Bringer], place: Place, terms: Terms, say: Callable[[str], None]
     ) -> None:
-        self._sources, self._place, self._terms, self._say = sources, place, terms, say
+        self._bringers, self._place, self._terms, self._say = bringers, place, terms, say
         self._repository = Repository(terms.rules, keep=terms.keep)
-        self._watch = Watch(self._repository, terms.keep, time.monotonic)
-        for source in sources:
-            self._repository.add(source.name)
+        for bringer in bringers:
+            self._repository.add(bringer.name)
         self._over = asyncio.Event()
         self._ended = threading.Event()
 
@@ -149,6 +147,8 @@ class _Server:
             undo.callback(self._repository.close)
             http = await self._begin_http(asking, undo)
             rpc = await self._begin_grpc(asking, undo)
+            for bringer in self._bringers:
+                undo.callback(bringer.close)
             undo.callback(self._ended.set)
             loaded: asyncio.Future[None] = loop.create_future()
             # A daemon: an end must not wait for a model that takes minutes to open.
@@ -168,19 +168,21 @@ class _Server:
 
     def _bring(self, loop: asyncio.AbstractEventLoop, loaded: asyncio.Future[None]) -> None:
         """Open the models, and what comes after them, until the end."""
-        failure: BaseException | None = None
+        failure: EdlError | None = EdlError("a model could not be opened: its traceback is above")
         try:
-            for source in self._sources:
-                self._watch.begin(source)
-        except BaseException as error:  # noqa: BLE001 - it is `run` that raises it
+            for bringer in self._bringers:
+                bringer.begin(self._repository)
+            failure = None
+        except EdlError as error:
             failure = error
-        gc.collect()
-        gc.freeze()  # models and modules live for ever: no collection looks at them again
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(_settle, loaded, failure)
+        finally:
+            gc.collect()
+            gc.freeze()  # models and modules live for ever: no collection looks at them again
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(_settle, loaded, failure)
         while failure is None and self._terms.watch_s and not self._ended.wait(self._terms.watch_s):
-            for source in self._sources:
-                self._watch.look(source)
+            for bringer in self._bringers:
+                bringer.look()
 
     def _tell(self, http: str, rpc: str) -> None:
         scheme = "https" if self._place.tls.key else "http"
@@ -251,7 +253,7 @@ class _Server:
         return joined(place.host, port)
 
 
-def _settle(loaded: asyncio.Future[None], failure: BaseException | None) -> None:
+def _settle(loaded: asyncio.Future[None], failure: EdlError | None) -> None:
     if loaded.done():
         return
     if failure is None:

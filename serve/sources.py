@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from ..common import paths, storage
 from ..common.errors import EdlError, UsageError
 from ..common.locations import is_local
+from ..common.places import Place
 from ..common.resolve import checkpoint_dir_of
+from .columns import told_of
 from .export_format import is_exported
 from .from_checkpoint import CheckpointOpener, Options
+from .kserve.refused import Refused
+from .kserve.tensors import from_http
 from .repository import Repository
 from .servable import Servable
 
@@ -72,7 +75,13 @@ class ExportedSource:
     def open(self, what: str) -> Servable:
         from .exported import open_exported
 
-        return open_exported(what, name=self.name, checksums=self._options.checksums)
+        opened = open_exported(what, name=self.name, checksums=self._options.checksums)
+        try:
+            request = Place(what).read("request.json")
+            opened.example = from_http(request, "", opened.inputs, opened.outputs).inputs
+        except (OSError, Refused) as error:  # an export whose records no request can bring
+            log.info("model=%s -> not warmed reason=%r", self.name, str(error))
+        return opened
 
 
 def named(said: str) -> tuple[str, str]:
@@ -98,69 +107,78 @@ def source_of(name: str, where: str, options: Options) -> Source:
     return CheckpointSource(name, where, options)
 
 
-@dataclass
-class _Looked:
-    """What has been found at a source."""
+class Bringer(Protocol):
+    """What brings the versions of a model to a repository. One thread calls."""
 
-    opened: set[str]
-    failed: dict[str, tuple[int, float]]  # how often, and when it is tried again
+    name: str
+
+    def begin(self, repository: Repository) -> None:
+        """Bring the first version. Raises EdlError where there is none that is whole."""
+        ...
+
+    def look(self) -> None:
+        """Bring what is new. Whatever goes wrong is told."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Watch:
-    """The look at sources. One thread calls."""
+    """A Bringer that looks at a source."""
 
-    def __init__(self, repository: Repository, keep: int, now: Callable[[], float]) -> None:
+    def __init__(self, source: Source, keep: int, now: Callable[[], float]) -> None:
         """`keep`: versions of a model that are opened at first; later ones are, each in turn."""
-        self._repository, self._keep, self._now = repository, keep, now
-        self._looked: dict[str, _Looked] = {}
+        self.name = source.name
+        self._source, self._keep, self._now = source, keep, now
+        self._opened: set[str] = set()
+        self._failed: dict[str, tuple[int, float]] = {}  # how often, and when it is tried again
 
-    def begin(self, source: Source) -> None:
+    def begin(self, repository: Repository) -> None:
         """Open what there is. Raises EdlError where nothing is whole."""
-        looked = self._looked[source.name] = _Looked(set(), {})
+        self._repository = repository
         last: EdlError | None = None
-        there = source.there()
+        there = self._source.there()
         for what in there[-self._keep :]:
-            last = self._tried(source, what, looked) or last
+            last = self._tried(what) or last
         # Of older ones the newest that is whole, as everywhere where a checkpoint is named.
         for what in reversed(there[: -self._keep]):
-            if looked.opened:
+            if self._opened:
                 break
-            last = self._tried(source, what, looked) or last
-        if not looked.opened:
-            raise last or UsageError(f"{source.name}: there is nothing to serve")
-        looked.opened.update(there)
+            last = self._tried(what) or last
+        if not self._opened:
+            raise last or UsageError(f"{self.name}: there is nothing to serve")
+        self._opened.update(there[: -self._keep])
 
-    def look(self, source: Source) -> None:
+    def look(self) -> None:
         """Open what is new. Whatever goes wrong is told."""
-        looked = self._looked[source.name]
         try:
-            there = source.there()
-        except EdlError as error:
-            log.warning("model=%s -> no look reason=%r", source.name, str(error))
+            there = self._source.there()
+        except (EdlError, OSError) as error:
+            log.warning("model=%s -> no look reason=%r", self.name, str(error))
             return
         for what in there[-self._keep :]:
-            due = looked.failed.get(what, (0, 0.0))[1]
-            if what not in looked.opened and self._now() >= due:
-                self._tried(source, what, looked)
-        looked.opened.intersection_update(there)
-        looked.failed = {what: at for what, at in looked.failed.items() if what in there}
+            due = self._failed.get(what, (0, 0.0))[1]
+            if what not in self._opened and self._now() >= due:
+                self._tried(what)
+        self._opened.intersection_update(there)
+        self._failed = {what: at for what, at in self._failed.items() if what in there}
 
-    def _tried(self, source: Source, what: str, looked: _Looked) -> EdlError | None:
+    def close(self) -> None:
+        """Do nothing: no thread is its own."""
+
+    def _tried(self, what: str) -> EdlError | None:
         """Open one version and let it answer; return what has kept it from that."""
-        failure: EdlError
         try:
-            self._repository.swap(source.name, source.open(what))
+            with told_of(what):  # of the user's code: this version is none, the others go on
+                self._repository.swap(self.name, self._source.open(what))
         except EdlError as error:
             failure = error
-        except Exception as error:  # of the user's code: this version is none, the others go on
-            log.exception("model=%s -> not opened version=%s", source.name, what)
-            failure = EdlError(f"{what}: {type(error).__name__}: {error}")
         else:
-            looked.opened.add(what)
-            looked.failed.pop(what, None)
+            self._opened.add(what)
+            self._failed.pop(what, None)
             return None
-        times = looked.failed.get(what, (0, 0.0))[0]
+        times = self._failed.get(what, (0, 0.0))[0]
         again_s = min(_AGAIN_S * 2**times, _LONGEST_S)
-        looked.failed[what] = times + 1, self._now() + again_s
-        self._repository.model(source.name).fail(Path(what).name, str(failure))
+        self._failed[what] = times + 1, self._now() + again_s
+        self._repository.model(self.name).fail(Path(what).name, str(failure))
         return failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,13 +16,30 @@ from ..common.errors import CheckpointError, DefinitionError, UsageError
 from ..model_zoo.spec import load_definition
 from ..nn.dense import dense_tensors, model_spec
 from ..nn.device import seed_step
-from ..nn.embedding import Embedding, attach
-from ..nn.model_spec import another_model
+from ..nn.embedding import Embedding, RowSource, attach
+from ..nn.model_spec import ModelSpec, another_model
 from ..nn.replace import prepare
-from .checkpoint import Checkpoint, open_checkpoint
+from .checkpoint import Checkpoint, Values, open_checkpoint
 from .rows import Lookup
 
 Made = nn.Module | Callable[[], nn.Module]
+
+
+class Opened(Protocol):
+    """A trained model whose values are there: a checkpoint, or a generation (deltas.py)."""
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the job that wrote it; {} where it does not say."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """The path or URL, for messages."""
+        ...
 
 
 class StoredRows:
@@ -82,6 +99,20 @@ def load(
     Raises EdlError: no checkpoint that is whole, another model's, a definition that is not there.
     """
     found = open_checkpoint(checkpoint, checksums=checksums)
+    model = unfilled(found, definition, model_params, model_zoo)
+    return filled(model, found.dense(), StoredRows(found), device)
+
+
+def unfilled(
+    found: Opened,
+    definition: str | Path | Made | None = None,
+    model_params: Mapping[str, Any] | None = None,
+    model_zoo: str = "",
+) -> nn.Module:
+    """Return the model of what was opened, with values of no meaning.
+
+    Raises EdlError: it is another model's, or its definition is not there.
+    """
     with torch.random.fork_rng(devices=[]):
         # What is in no checkpoint is as a worker has it.
         seed_step(found.spec.seed, torch.device("cpu"))
@@ -91,12 +122,21 @@ def load(
     mine = model_spec(model, found.spec.optimizer, found.spec.seed)
     if (mine.dense, mine.tables) != (found.spec.dense, found.spec.tables):
         raise CheckpointError(another_model(found.where, mine, found.spec))
-    values, tensors = found.dense(), dense_tensors(model)
+    return model
+
+
+def filled(
+    model: nn.Module,
+    values: Mapping[str, Values],
+    rows: RowSource,
+    device: str | torch.device = "cpu",
+) -> nn.Module:
+    """Give a model these dense values, and its tables these rows; return it, to evaluate."""
     with torch.no_grad():
-        for name, (tensor, _) in tensors.items():
-            tensor.copy_(torch.from_numpy(values[name]))
+        for name, (tensor, _) in dense_tensors(model).items():
+            tensor.copy_(torch.tensor(values[name]))
     model.to(_device(device))
-    attach(model, StoredRows(found))
+    attach(model, rows)
     return model.eval()
 
 
@@ -111,7 +151,7 @@ def _device(wanted: str | torch.device) -> torch.device:
 
 
 def _made(
-    checkpoint: Checkpoint,
+    checkpoint: Opened,
     definition: str | Path | Made | None,
     params: Mapping[str, Any] | None,
     model_zoo: str,

@@ -112,6 +112,12 @@ class ServerCuts:
     def snapshot(self, cut: str, directory: Place) -> Snapshot:
         return self._servers.shards.snapshot(cut, directory)
 
+    def values(
+        self, cut: str, directory: Place, since: str
+    ) -> tuple[Snapshot, dict[str, int]] | None:
+        """Write what serving needs of a cut (`Servers.values`), as `snapshot` does."""
+        return self._servers.shards.values(cut, directory, since)
+
     def unpin(self, cut: str) -> None:
         self._servers.shards.unpin(cut)
 

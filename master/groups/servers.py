@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -86,6 +86,15 @@ class Servers(Protocol):
         """Write a pinned cut."""
         ...
 
+    def values(
+        self, cut: str, directory: Place, since: str
+    ) -> tuple[Snapshot, dict[str, int]] | None:
+        """Write what serving needs of a pinned cut: what is new since another, or all ("").
+
+        Answers the rows by table as well. None: a shard does not know that other cut.
+        """
+        ...
+
     def flush(self) -> int:
         """Step with the pushes that wait for others, in sync mode; returns the version."""
         ...
@@ -130,6 +139,19 @@ class RemoteServers:
     def snapshot(self, cut: str, directory: Place) -> Snapshot:
         directory.remove([MANIFEST])  # an older job's: no half of it may survive
         files, _ = self._client.snapshot(cut, str(directory), timeout_s=_SNAPSHOT_TIMEOUT_S)
+        return self._snapshot(directory, files)
+
+    def values(
+        self, cut: str, directory: Place, since: str
+    ) -> tuple[Snapshot, dict[str, int]] | None:
+        where = str(directory)
+        written = self._client.values(cut, where, since, timeout_s=_SNAPSHOT_TIMEOUT_S)
+        if written is None:
+            return None
+        files, rows = written
+        return self._snapshot(directory, files), rows
+
+    def _snapshot(self, directory: Place, files: Iterable[tuple[str, int, str]]) -> Snapshot:
         records = tuple(FileRecord(*file) for file in files)
         books = next(record.name for record in records if record.name.endswith(".json"))
         model = json.loads(directory.read(books))["model"]

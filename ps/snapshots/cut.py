@@ -82,21 +82,27 @@ def pieces(
     books: ShardBooks,
     chunks: Iterable[tuple[ChunkKey, Chunk]],
     rows: Callable[[str, int], Iterable[RowBlock]],
+    *,
+    values_only: bool = False,
 ) -> Iterator[Piece]:
     """Split a shard's state into pieces.
 
-    `rows(table, n)`: a table's rows, in blocks of `n`.
+    `rows(table, n)`: a table's rows, in blocks of `n`. `values_only`: without the optimizer's
+    state, and what waits for a step.
     """
     rules = Rules(spec.optimizer)
     for number, run in enumerate(_runs(chunks)):
-        yield f"dense-{number:05d}", *_chunk_tensors(run, rules)
+        yield f"dense-{number:05d}", *_chunk_tensors(run, None if values_only else rules)
     for index, table in enumerate(spec.tables):
-        states = list(rules.of(table.name).state)
+        states = [] if values_only else list(rules.of(table.name).state)
         row_nbytes = 4 * table.dim * (1 + len(states)) + 16
         for number, block in enumerate(rows(table.name, max(1, PIECE_NBYTES // row_nbytes))):
             tensors: Tensors = {"ids": block.ids, "weight": block.weight, "steps": block.steps}
-            tensors |= {f"state.{s}": v for s, v in zip(states, block.state, strict=True)}
+            state = () if values_only else block.state
+            tensors |= {f"state.{s}": v for s, v in zip(states, state, strict=True)}
             yield f"table-{index:03d}-{number:05d}", tensors, {"rows": table.name}
+    if values_only:
+        return
     sums = [(key, Chunk(v, [], _NO_STEPS, 0)) for key, v in books.sums.dense.items()]
     for number, run in enumerate(_runs(sums)):
         yield f"sums-dense-{number:05d}", *_chunk_tensors(run, None, "chunk_sums")

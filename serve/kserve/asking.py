@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -42,11 +43,10 @@ class Asking:
         try:
             held = model.hold(version)
             said = held.version
-            try:
+            with contextlib.ExitStack() as undo:
+                undo.callback(model.release, held)
                 question = read(held.served.inputs, held.served.outputs)
-            except BaseException:
-                model.release(held)
-                raise
+                undo.pop_all()
             answer = await self._answer(model, held, question)
             outcome = ANSWERED
         except Refused as error:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +23,6 @@ from ..repository import Repository
 from . import tensors
 from .asking import Asking
 from .refused import Refused, Why
-
-log = logging.getLogger("edl.serve")
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
@@ -75,9 +72,6 @@ class App:
             await _say(send, error.why.status, {"error": str(error)}, _closing(error))
         except _HungUp:
             return
-        except Exception as error:  # a fault of ours: told, and the server goes on
-            log.exception("path=%s -> failed", scope["path"])
-            await _say(send, Why.FAILED.status, {"error": f"{type(error).__name__}: {error}"})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]

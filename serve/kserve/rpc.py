@@ -6,7 +6,6 @@ With a token, whoever comes without it is refused before a message of his is tak
 from __future__ import annotations
 
 import hmac
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,9 +17,7 @@ from ...common.token_check import TOKEN_KEY
 from ...proto import kserve_pb2 as pb
 from . import tensors
 from .asking import Asking
-from .refused import Refused, Why
-
-log = logging.getLogger("edl.serve")
+from .refused import Refused
 
 SERVICE = "inference.GRPCInferenceService"
 _OPEN = {f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady"}  # to a kubelet, which has no token
@@ -44,7 +41,7 @@ class Service:
             "ModelInfer": (pb.InferRequest, self._infer),
         }
         return grpc.method_handlers_generic_handler(
-            SERVICE, {name: _handler(name, *call) for name, call in calls.items()}
+            SERVICE, {name: _handler(*call) for name, call in calls.items()}
         )
 
     def _ready(self, _asked: pb.HealthRequest) -> pb.HealthReply:
@@ -89,7 +86,7 @@ class Service:
 
 
 def _handler(
-    name: str, request: Any, call: Callable[[Any], Awaitable[Message] | Message]
+    request: Any, call: Callable[[Any], Awaitable[Message] | Message]
 ) -> grpc.RpcMethodHandler[Any, Any]:
     async def answer(asked: Any, context: Any) -> Message:
         try:
@@ -97,10 +94,6 @@ def _handler(
             return found if isinstance(found, Message) else await found
         except Refused as error:
             await context.abort(error.why.code, str(error))
-            raise
-        except Exception as error:  # a fault of ours: told, and the server goes on
-            log.exception("call=%s -> failed", name)
-            await context.abort(Why.FAILED.code, f"{type(error).__name__}: {error}")
             raise
 
     return grpc.unary_unary_rpc_method_handler(

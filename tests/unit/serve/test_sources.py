@@ -36,11 +36,11 @@ class Shop:
         self.shelf, self.clock = Shelf(*numbers), FakeClock()
         self.repository = Repository(keep=keep)
         self.model = self.repository.add("adding")
-        self.watch = Watch(self.repository, keep, self.clock.now)
+        self.watch = Watch(self.shelf, keep, self.clock.now)
 
     def look(self, after_s=0.0):
         self.clock.advance(after_s)
-        self.watch.look(self.shelf)
+        self.watch.look()
 
     @property
     def versions(self):
@@ -62,7 +62,7 @@ def shop():
 
 def test_the_newest_is_opened_at_first_and_each_newer_one_later(shop):
     here = shop(1, 2)
-    here.watch.begin(here.shelf)
+    here.watch.begin(here.repository)
     begun = here.versions
     here.look()
     here.shelf.numbers = [2, 3]
@@ -74,7 +74,7 @@ def test_the_newest_is_opened_at_first_and_each_newer_one_later(shop):
 def test_as_many_as_are_kept_are_opened_the_newest_last(shop):
     here = shop(1, 2, 3, keep=2)
 
-    here.watch.begin(here.shelf)
+    here.watch.begin(here.repository)
 
     assert ["2", "3"] == here.versions
 
@@ -83,7 +83,7 @@ def test_of_a_folder_whose_newest_is_torn_the_one_before_answers(shop):
     here = shop(1, 2)
     here.shelf.torn[2] = CheckpointError("version-2 is damaged")
 
-    here.watch.begin(here.shelf)
+    here.watch.begin(here.repository)
 
     told = here.model.told()
     assert (["1"], {"version-2": "version-2 is damaged"}) == (told["versions"], told["failed"])
@@ -94,13 +94,13 @@ def test_where_nothing_is_whole_the_begin_says_why(shop):
     here.shelf.torn[1] = CheckpointError("version-1 is damaged")
 
     with pytest.raises(CheckpointError, match="version-1 is damaged"):
-        here.watch.begin(here.shelf)
+        here.watch.begin(here.repository)
 
 
 @pytest.mark.parametrize("failure", [CheckpointError("torn"), ZeroDivisionError("of the user's")])
 def test_what_cannot_be_opened_is_tried_again_later_and_what_answers_goes_on(shop, failure):
     here = shop(1)
-    here.watch.begin(here.shelf)
+    here.watch.begin(here.repository)
     here.shelf.numbers.append(2)
     here.shelf.torn[2] = failure
     here.look()
