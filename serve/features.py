@@ -18,11 +18,12 @@ Features = Any
 Arrays = dict[str, NDArray[Any]]
 _SIZES = (7, 11, 13, 17, 19, 23, 29, 31)  # of the batch that is traced: one that no axis has
 _OTHERS = 16  # batches of two records that the axes are compared on
+_MOST_VALUES = 1 << 20  # of the features of many records: a second of a small model
 
 
 @dataclass(frozen=True)
 class Batches:
-    """A few batches of features: the one that is traced, and others of fewer records."""
+    """A few batches of features: the one that is traced, small ones, and one of many records."""
 
     traced: Features
     count: int
@@ -35,11 +36,15 @@ class Batches:
         def features(first: int, last: int) -> Features:
             return feed(take(records, np.arange(first, last) % len(records)), "predict")[0]
 
-        sizes = {size for _, tensor in named(features(0, 2)) for size in tensor.shape[1:]}
+        two = [tensor for _, tensor in named(features(0, 2))]
+        sizes = {size for tensor in two for size in tensor.shape[1:]}
         count = next(size for size in (*_SIZES, 2 * max([*sizes, 20])) if size not in sizes)
         pairs = min(_OTHERS, max(len(records) // 2, 1))
         others = [(features(2 * n, 2 * n + 2), 2) for n in range(pairs)]
-        return cls(features(0, count), count, (*others, (features(1, 4), 3)))
+        others.append((features(1, 4), 3))
+        many = 2 * _MOST_VALUES // max(sum(tensor.numel() for tensor in two), 1)
+        many = max(1, min(many, len(records)))
+        return cls(features(0, count), count, (*others, (features(0, many), many)))
 
     def __iter__(self) -> Iterator[tuple[Features, int]]:
         return iter([(self.traced, self.count), *self.others])
