@@ -25,6 +25,7 @@ from ..common.errors import EdlError, UsageError
 from ..common.foreign import must_be
 from ..data.reader import Columns, Records
 from ..distill.tree import parts_of
+from .others import told_as
 from .servable import Column
 
 Feed = Callable[[Any, str], tuple[Any, Any]]
@@ -51,15 +52,9 @@ class _Kind(NamedTuple):
     lists: bool = False
 
 
-@contextlib.contextmanager
-def told_of(what: str) -> Iterator[None]:
+def told_of(what: str) -> contextlib.AbstractContextManager[None]:
     """Let whatever the user's code raises be a UsageError that begins so."""
-    try:
-        yield
-    except EdlError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
+    return told_as(UsageError, what)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import importlib.util
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +43,19 @@ from .export_parts import (
     save_onnx,
 )
 from .exported import Answering, features_of, import_onnxruntime
+from .features import Batches
 from .from_checkpoint import CheckpointOpener, Options, asked_by, example_of
 from .rows import Lookup, Rows
 from .table_file import Error, TableFile, write_table
-from .tracing import Batches, Model, apart
+from .tracing import ROWS_ALONE, Model, apart
 from .trained import load
 
 FORMS = ("torch", "onnx", "rows", "embedding")
 ROWS_DTYPES = ("own", "float32", "float16", "int8")
 INSIDE_NBYTES = 2 << 30
 _DEFINITION, _DENSE = "definition.py", "dense.safetensors"
+_SAMPLED = 2048  # records that outputs are compared on
+_FEW = 32  # that columns are found on
 _NEAR = 1e-3  # of the largest output: a program that is further from its model is another one
 
 
@@ -210,8 +213,9 @@ class _Export:
             )
 
     def _write_programs(self) -> None:
-        definition, records = CheckpointOpener(self._wish.options).read(self._found)
-        asked = asked_by(definition, records)
+        options = replace(self._wish.options, sampled=_SAMPLED)
+        definition, records = CheckpointOpener(options).read(self._found)
+        asked = asked_by(definition, take(records, slice(_FEW)))
         loaded = load(self._found.where, definition.model, checksums=False)
         exact = {
             spec.name: Lookup(spec, self._found.spec.seed, self._found.rows(spec.name))
@@ -297,8 +301,8 @@ class _Export:
         if not off.largest <= _NEAR * max(1.0, largest):
             raise UsageError(
                 f"the model that was exported to {form} answers otherwise than the model, by up to "
-                f"{off.largest:.3g}: its forward decides by values, which a program cannot (rows "
-                "and dense values alone are exported by --to rows)"
+                f"{off.largest:.3g}: its forward decides by values, which a program cannot"
+                f"{ROWS_ALONE}"
             )
         self._errors[form] = apart(model.answers, answers)
 
