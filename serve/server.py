@@ -211,6 +211,7 @@ class _Server:
             timeout_graceful_shutdown=int(_END_S),
         )
         if place.tls.key:
+            _credentials(place.tls)  # names a file that is not there
             config.ssl_certfile, config.ssl_keyfile = place.tls.certificate, place.tls.key
             config.ssl_ca_certs = place.tls.client_ca or None
             config.ssl_cert_reqs = ssl.CERT_REQUIRED if place.tls.client_ca else ssl.CERT_NONE
