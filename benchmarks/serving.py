@@ -4,10 +4,11 @@
 
 A DeepFM (the flights' columns, 300,000 records of which most have a row of their own) is trained by
 `edl train`, then served: by `edl serve` over HTTP with JSON and with bytes, over gRPC, by
-onnxruntime behind the same server (the checkpoint exported), and by a plain FastAPI application that calls the same `edl.load` in a function and in a coroutine
-(benchmarks/serving_peers.py; `pip install --target FOLDER fastapi`). The load comes from a process
-of its own (benchmarks/serving_load.py), over connections that stay open, each with one request at a
-time. Variants run in alternation; a ratio is taken within a round.
+onnxruntime behind the same server (the checkpoint exported), and by a plain FastAPI application
+that calls the same `edl.load` in a function and in a coroutine (benchmarks/serving_peers.py; `pip
+install --target FOLDER fastapi`). The load comes from a process of its own
+(benchmarks/serving_load.py), over connections that stay open, each with one request at a time.
+Variants run in alternation; a ratio is taken within a round.
 """
 
 from __future__ import annotations
