@@ -3,11 +3,12 @@
     python -m benchmarks.serving [--peers FOLDER] [--rounds 5]    from the repository root
 
 A DeepFM (the flights' columns, 300,000 records of which most have a row of their own) is trained by
-`edl train`, then served: by `edl serve` over HTTP with JSON and with bytes, over gRPC, and by a
-plain FastAPI application that calls the same `edl.load` in a function and in a coroutine
-(benchmarks/serving_peers.py; `pip install --target FOLDER fastapi`). The load comes from a process
-of its own (benchmarks/serving_load.py), over connections that stay open, each with one request at a
-time. Variants run in alternation; a ratio is taken within a round.
+`edl train`, then served: by `edl serve` over HTTP with JSON and with bytes, over gRPC, by
+onnxruntime behind the same server (the checkpoint exported), and by a plain FastAPI application
+that calls the same `edl.load` in a function and in a coroutine (benchmarks/serving_peers.py; `pip
+install --target FOLDER fastapi`). The load comes from a process of its own
+(benchmarks/serving_load.py), over connections that stay open, each with one request at a time.
+Variants run in alternation; a ratio is taken within a round.
 """
 
 from __future__ import annotations
@@ -104,6 +105,13 @@ def targets(checkpoint: Path, data: Path, peers: str) -> Iterator[list[Target]]:
             Target("edl serve, bytes", "bytes", int(http), pid),
             Target("edl serve, gRPC", "grpc", int(rpc), pid),
         ]
+        exported = data.with_name("exported")
+        command = [sys.executable, "-m", "edl", "export", str(checkpoint), str(exported)]
+        command += ["--to", "onnx", "--data", str(data)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        serve[4] = f"flights={exported}"
+        pid, (_, http) = undo.enter_context(started(serve, said))
+        found.append(Target("onnxruntime behind it, JSON", "json", int(http), pid))
         for name in ("function", "coroutine") if peers else ():
             module = [sys.executable, "-m", "benchmarks.serving_peers", str(checkpoint)]
             command = [*module, "--peers", peers, "--kind", name]
