@@ -255,6 +255,7 @@ def test_who_waits_in_the_queue_too_long_is_told_the_same():
             await first
             return late
 
+        served.batches.clear()
         late = ask(two)
 
     assert "has not answered within 0.05 s" in late.told["error"]
