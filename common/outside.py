@@ -1,7 +1,7 @@
 """Check what a job needs of this machine: files, folders, checkpoints, a name that is free.
 
-Everything is only looked at: nothing is started here, and what is written, to see whether it can be,
-is removed at once.
+Everything is only looked at: nothing is started here, and what is written, to see whether it can
+be, is removed at once.
 """
 
 from __future__ import annotations
