@@ -47,11 +47,7 @@ class StoreError(OSError):
     `strerror` is the last reason, `filename` the URL.
     """
 
-    def __init__(self, what: str, url: str, error: Exception, seconds: float) -> None:
-        said = (isinstance(error, OSError) and error.strerror) or str(error)
-        reason = " ".join(said.split()) or repr(error)
-        if isinstance(error, TimeoutError) and not str(error):
-            reason = "it does not answer"
+    def __init__(self, what: str, url: str, reason: str, seconds: float) -> None:
         super().__init__(errno.EIO, reason, url)
         tried = f", tried for {seconds:.0f} s" if seconds >= 1 else ""
         self._text = f"{url} cannot be {what}: {reason}{tried}"
@@ -70,9 +66,10 @@ class Asking:
 
     def ask(self, what: str, url: str, call: Callable[[], Value]) -> Value:
         """Return what the store answers; `what` is being done to `url`. Raises OSError."""
-        began = self.clock()
+        began, reason = self.clock(), ""
 
         def attempt(left_s: float) -> Value:
+            nonlocal reason
             try:
                 return background.begin(f"{url} {what}", call).result(max(left_s, _LEAST_S))
             except (EdlError, MemoryError):  # not of the store
@@ -80,6 +77,7 @@ class Asking:
             except _FINAL as error:
                 raise _Final(error) from error
             except Exception as error:  # no tuple names the errors of all backends
+                reason = _reason(error) or reason or "it does not answer"
                 kind = _Final if type(error).__name__ in _NO_CREDENTIALS else _Failed
                 raise kind(error) from error
 
@@ -95,7 +93,7 @@ class Asking:
         except _Final as error:
             raise _as_os_error(error.inner, what, url) from error.inner
         except _Failed as error:
-            raise StoreError(what, url, error.inner, self.clock() - began) from error.inner
+            raise StoreError(what, url, reason, self.clock() - began) from error.inner
 
 
 class _Failed(Exception):
@@ -117,7 +115,14 @@ class _Final(Exception):
 def _as_os_error(error: Exception, what: str, url: str) -> OSError:
     if isinstance(error, FileNotFoundError) and what != "written":  # else: no such bucket
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
-    return StoreError(what, url, error, 0.0)
+    return StoreError(what, url, _reason(error), 0.0)
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says; "" of one that only says that the time is over."""
+    said = (isinstance(error, OSError) and error.strerror) or str(error)
+    silent = "" if isinstance(error, TimeoutError) else repr(error)
+    return " ".join(said.split()) or silent
 
 
 def open_store(url: str) -> tuple[Any, str]:

@@ -202,6 +202,23 @@ def test_a_call_that_hangs_is_one_that_fails(monkeypatch):
     over.set()
 
 
+def test_the_reason_is_the_last_that_the_store_gave(monkeypatch):
+    monkeypatch.setattr(stores, "_LEAST_S", 0.02)
+    there, over, answers = world("hangs", new=True), threading.Event(), iter(["no room"])
+
+    def before(*_):
+        for text in answers:
+            raise OSError(text)
+        over.wait(10)
+
+    there.before = before
+    asking = Asking(patience_s=0.3, wait=lambda _: None)
+
+    with pytest.raises(StoreError, match="cannot be read: no room"):
+        Place("flaky://hangs/x", asking).read("a")
+    over.set()
+
+
 def test_a_store_of_an_unknown_kind_is_refused_with_what_to_do():
     with pytest.raises(UsageError, match=r"nosuch://x/y cannot be opened.*Install"):
         Place("nosuch://x/y")
