@@ -36,6 +36,10 @@ _MOST_DELTAS = 64  # a reader who begins applies as many to a base
 _MOST_PART = 0.5  # of the base's bytes
 
 
+class _AnotherCut(Exception):
+    """This cut is let go of on some servers, and all of one is wanted."""
+
+
 @dataclass
 class _Last:
     """The last cut that is in the folder, and what lies there since the base before it."""
@@ -94,6 +98,8 @@ class Deltas:
                 try:
                     yield from self._write_now(self._job())
                     return
+                except _AnotherCut:
+                    continue
                 except (OSError, EdlError) as error:
                     self._last = None  # a manifest may be there all the same
                     if version != self._group.version and not self._core.ended:
@@ -144,20 +150,22 @@ class Deltas:
         last.used += 1  # no number is used twice, also where this fails
         records = records_at(self._core.queue.plan, books)
         about = About(job, cut.name, last.used, records=records)
+        wants_base = last.wants_base
         if last.cut:
+            told = dataclasses.replace(about, since=last.cut)
             name = Name(about.number, last.number)
-            nbytes = self._write_one(root, name, cut, dataclasses.replace(about, since=last.cut))
+            nbytes = self._write_one(root, name, cut, told, let_go=not wants_base)
             if nbytes is None:  # a server was replaced since: what changed on it nobody knows
                 log.info("cut=%s is not known to all servers: a base is written", last.cut)
                 last.cut = ""
-            else:
-                last.number, last.cut = about.number, cut.name
-                last.deltas, last.delta_nbytes = last.deltas + 1, last.delta_nbytes + nbytes
-        if not last.wants_base:
+                raise _AnotherCut
+            last.number, last.cut = about.number, cut.name
+            last.deltas, last.delta_nbytes = last.deltas + 1, last.delta_nbytes + nbytes
+        if not wants_base:
             return ""
         settings = dataclasses.asdict(self._core.settings)
         first = not last.base_nbytes
-        nbytes = self._write_one(root, Name(about.number), cut, about, {"settings": settings})
+        nbytes = self._write_one(root, Name(about.number), cut, about, books={"settings": settings})
         assert nbytes is not None  # all of it can always be written
         last.number, last.cut, last.base_nbytes = about.number, cut.name, nbytes
         last.deltas = last.delta_nbytes = 0
@@ -165,14 +173,21 @@ class Deltas:
         return f"a base of {nbytes:,} bytes is written to {root}, then deltas" if first else ""
 
     def _write_one(
-        self, root: Place, name: Name, cut: Cut, about: About, books: dict[str, Any] | None = None
+        self,
+        root: Place,
+        name: Name,
+        cut: Cut,
+        about: About,
+        *,
+        let_go: bool = False,
+        books: dict[str, Any] | None = None,
     ) -> int | None:
         """Write a base or a delta, its manifest last; return its bytes.
 
-        None: the servers do not know the cut before.
+        `let_go`: nothing else is read of this cut. None: the servers do not know the cut before.
         """
         place = root / str(name)
-        written = self._cuts.values(cut.name, place, about.since)
+        written = self._cuts.values(cut.name, place, about.since, let_go=let_go)
         if written is None:
             return None
         snapshot, rows = written

@@ -212,16 +212,18 @@ class UnpinReply(_message.Message):
     def __init__(self) -> None: ...
 
 class SnapshotRequest(_message.Message):
-    __slots__ = ("cut", "directory", "values_only", "since")
+    __slots__ = ("cut", "directory", "values_only", "since", "let_go")
     CUT_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     VALUES_ONLY_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
+    LET_GO_FIELD_NUMBER: _ClassVar[int]
     cut: str
     directory: str
     values_only: bool
     since: str
-    def __init__(self, cut: _Optional[str] = ..., directory: _Optional[str] = ..., values_only: bool = ..., since: _Optional[str] = ...) -> None: ...
+    let_go: bool
+    def __init__(self, cut: _Optional[str] = ..., directory: _Optional[str] = ..., values_only: bool = ..., since: _Optional[str] = ..., let_go: bool = ...) -> None: ...
 
 class SnapshotReply(_message.Message):
     __slots__ = ("files", "version", "unknown", "rows")

@@ -86,14 +86,16 @@ class PsControl:
         return files, max(reply.version for reply in replies.values())
 
     def values(
-        self, cut: str, directory: str, since: str, *, timeout_s: float
+        self, cut: str, directory: str, since: str, *, let_go: bool, timeout_s: float
     ) -> tuple[list[tuple[str, int, str]], dict[str, int]] | None:
         """Have every shard write what serving needs of the cut, and what is new since another.
 
-        `since` "": all of it. Returns all files, as `snapshot`, and the rows by table; None: a
-        shard does not know that other cut.
+        `since` "": all of it. `let_go`: the cut is of no more use once that is in memory. Returns
+        all files, as `snapshot`, and the rows by table; None: a shard does not know that other cut.
         """
-        request = pb.SnapshotRequest(cut=cut, directory=directory, values_only=True, since=since)
+        request = pb.SnapshotRequest(
+            cut=cut, directory=directory, values_only=True, since=since, let_go=let_go
+        )
         replies = self._shards.call_all("Snapshot", request, timeout_s)
         if any(reply.unknown for reply in replies.values()):
             return None

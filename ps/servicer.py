@@ -219,7 +219,9 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         if request.values_only:
             assert self._changes is not None  # there is a store
             cut, since = _cut(request.cut), request.since
-            written = delta.write(store, self._changes, cut, since, request.directory)
+            written = delta.write(
+                store, self._changes, cut, since, request.directory, let_go=request.let_go
+            )
             if written is None:
                 return pb.SnapshotReply(unknown=True)
             files, version, rows = [*written.files], written.version, written.rows

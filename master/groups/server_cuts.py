@@ -113,10 +113,10 @@ class ServerCuts:
         return self._servers.shards.snapshot(cut, directory)
 
     def values(
-        self, cut: str, directory: Place, since: str
+        self, cut: str, directory: Place, since: str, *, let_go: bool
     ) -> tuple[Snapshot, dict[str, int]] | None:
         """Write what serving needs of a cut (`Servers.values`), as `snapshot` does."""
-        return self._servers.shards.values(cut, directory, since)
+        return self._servers.shards.values(cut, directory, since, let_go=let_go)
 
     def unpin(self, cut: str) -> None:
         self._servers.shards.unpin(cut)

@@ -87,11 +87,12 @@ class Servers(Protocol):
         ...
 
     def values(
-        self, cut: str, directory: Place, since: str
+        self, cut: str, directory: Place, since: str, *, let_go: bool
     ) -> tuple[Snapshot, dict[str, int]] | None:
         """Write what serving needs of a pinned cut: what is new since another, or all ("").
 
-        Answers the rows by table as well. None: a shard does not know that other cut.
+        `let_go`: what is new is the last that is read of it. Answers the rows by table as well.
+        None: a shard does not know that other cut.
         """
         ...
 
@@ -142,10 +143,12 @@ class RemoteServers:
         return self._snapshot(directory, files)
 
     def values(
-        self, cut: str, directory: Place, since: str
+        self, cut: str, directory: Place, since: str, *, let_go: bool
     ) -> tuple[Snapshot, dict[str, int]] | None:
         where = str(directory)
-        written = self._client.values(cut, where, since, timeout_s=_SNAPSHOT_TIMEOUT_S)
+        written = self._client.values(
+            cut, where, since, let_go=let_go, timeout_s=_SNAPSHOT_TIMEOUT_S
+        )
         if written is None:
             return None
         files, rows = written

@@ -42,8 +42,19 @@ class Written:
     rows: dict[str, int]
 
 
-def write(store: Store, changes: Changes, cut: str, since: str, directory: Where) -> Written | None:
+def write(
+    store: Store,
+    changes: Changes,
+    cut: str,
+    since: str,
+    directory: Where,
+    *,
+    let_go: bool = False,
+) -> Written | None:
     """Write this shard's part of a pinned cut: what has changed since another; "": all of it.
+
+    `let_go`: what has changed is copied into memory, and the cut let go before a byte is written:
+    each first write to a row copies what was there until then.
 
     None: this shard does not know that other cut (it was restored since), and wrote nothing.
     Raises NotPinned, OSError.
@@ -57,13 +68,13 @@ def write(store: Store, changes: Changes, cut: str, since: str, directory: Where
     changes.keep_only(_CUT, (state, _CUT + since))
     try:
         faults.point("ps.delta.begin", cut=cut)
-        return _write(store, cut, known, Place(directory))
+        return _write(store, cut, known, Place(directory), let_go and known is not None)
     except BaseException:
         changes.forget(state)
         raise
 
 
-def _write(store: Store, cut: str, since: Since | None, place: Place) -> Written:
+def _write(store: Store, cut: str, since: Since | None, place: Place, let_go: bool) -> Written:
     spec, books = store.pins.books(cut)
     shard = f"shard-{store.index:05d}-of-{store.slot_map.num_shards:05d}"
     counts = dict.fromkeys((table.name for table in spec.tables), 0)
@@ -79,11 +90,22 @@ def _write(store: Store, cut: str, since: Since | None, place: Place) -> Written
     def files() -> Iterator[tuple[str, list[Part]]]:
         for name, tensors, about in snapshot.pieces(spec, books, chunks, rows, values_only=True):
             yield f"{shard}.{name}.safetensors", encode(tensors, about)
-        faults.point("ps.delta.mid", cut=cut)
         text = json.dumps({"model": json.loads(spec.to_json()), "version": books.version})
         yield f"{shard}.json", [text.encode()]
 
-    return Written(tuple(place.write_all(files())), books.version, counts)
+    found = files()
+    if let_go:
+        found = iter(list(found))
+        store.pins.unpin(cut)
+    return Written(tuple(place.write_all(_told(found, cut))), books.version, counts)
+
+
+def _told(files: Iterator[tuple[str, list[Part]]], cut: str) -> Iterator[tuple[str, list[Part]]]:
+    """Pass files on, and say when the last one comes: half of them may be written then."""
+    for name, parts in files:
+        if name.endswith(".json"):
+            faults.point("ps.delta.mid", cut=cut)
+        yield name, parts
 
 
 def _parts(size: int, table: str, since: Since | None, most: int) -> Iterator[Ints]:

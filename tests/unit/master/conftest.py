@@ -109,13 +109,16 @@ class FakeServers:
         return Snapshot((Place(directory).write("shard", b"x"),), {"seed": 0}, len(self.ledgers))
 
     def values(
-        self, cut: str, directory: Place, since: str
+        self, cut: str, directory: Place, since: str, *, let_go: bool
     ) -> tuple[Snapshot, dict[str, int]] | None:
         self._call(f"values {since}".rstrip())
         if self.full:
             raise OSError(28, "No space left on device")
+        assert cut in self.pinned
         if since and since not in self.known:
             return None
+        if let_go:
+            self.pinned.remove(cut)
         self.known = {cut, since}
         files = (directory.write("shard", b"x" * (2 if since else 100)),)
         return Snapshot(files, {"seed": 0}, len(self.ledgers)), {"t": 1}

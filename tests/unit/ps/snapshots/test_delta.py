@@ -188,8 +188,9 @@ class Readers(RuleBasedStateMachine):
         snapshot=st.booleans(),
         kept=st.booleans(),
         base=st.booleans(),
+        let_go=st.booleans(),
     )
-    def cut(self, between, snapshot, kept, base):
+    def cut(self, between, snapshot, kept, base, let_go):
         """Write a cut, while something is pushed; not `kept`: its manifest is never written."""
         cut, since = f"c{next(self.cuts)}", "" if base else self.last
         pin(self.store, cut)
@@ -198,7 +199,9 @@ class Readers(RuleBasedStateMachine):
         self.position += 1
         if snapshot:
             self.recorder.take()
-        written = delta.write(self.store, self.changes, cut, since, self.folder / cut)
+        place = self.folder / cut
+        written = delta.write(self.store, self.changes, cut, since, place, let_go=let_go)
+        assert (cut in self.store.pins.pinned) == (not let_go or not since)
         self.store.pins.unpin(cut)
         assert written is not None
         assert expected == applied(self.known[since], written, self.folder / cut)
