@@ -118,7 +118,7 @@ def test_a_program_with_its_tables_inside_answers_as_the_job_of_known_ids(ranker
 
 @pytest.mark.parametrize("rows_dtype", ["float16", "int8"])
 def test_rows_of_fewer_bits_are_as_far_off_as_is_told(ranker, tmp_path, rows_dtype):
-    """Broken once: the error that is told is that of another kind of rows."""
+    """Broken once: outputs are compared with those of the model with the same near rows."""
     forms = ("torch", "embedding", "rows")
     made = export(
         ranker.trained.checkpoint,
@@ -236,7 +236,7 @@ def _changed(values, rng):
 
 
 def test_a_strangers_manifest_is_an_error_or_is_read(ranker, tmp_path):
-    """Broken once: the forms of a manifest are taken for dicts."""
+    """Broken once: the kinds of a feed's columns are taken for an object, whatever they are."""
     folder = tmp_path / "strange"
     shutil.copytree(ranker.out, folder)
     rng = np.random.default_rng(0)
