@@ -12,9 +12,11 @@ from tools.trained import records_of, train
 
 import edl
 from edl.common import storage
-from edl.common.errors import CheckpointError, UsageError
+from edl.common.errors import CheckpointError, EdlError, UsageError
 from edl.common.places import Place
 from edl.serve import export as module
+from edl.serve import export_format
+from edl.serve import exported as exported_module
 from edl.serve.export import Wish, export
 from edl.serve.export_format import read_exported
 from edl.serve.exported import open_exported
@@ -215,6 +217,44 @@ def test_a_torn_or_changed_file_is_refused_with_its_name(deepfm, tmp_path):
                 with pytest.raises(CheckpointError, match=name):
                     read_exported(folder, checksums=False)
             shutil.rmtree(folder)
+
+
+def _changed(values, rng):
+    """Return a manifest with one value that is another, and of another type mostly."""
+    changed = json.loads(json.dumps({k: v for k, v in values.items() if k != "checksum"}))
+    at = changed
+    while True:
+        keys = list(at) if isinstance(at, dict) else range(len(at))
+        if not keys:
+            return changed
+        key = keys[int(rng.integers(len(keys)))]
+        if not isinstance(at[key], dict | list) or not at[key] or rng.random() < 0.15:
+            strange = [None, -1, 1 << 70, "x", "../x", [], {}, {"a": 1}, [3], 0.5]
+            at[key] = strange[int(rng.integers(len(strange)))]
+            return changed
+        at = at[key]
+
+
+def test_a_strangers_manifest_is_an_error_or_is_read(ranker, tmp_path):
+    """Broken once: the forms of a manifest are taken for dicts."""
+    folder = tmp_path / "strange"
+    shutil.copytree(ranker.out, folder)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(400):
+        values = _changed(ranker.manifest, rng)
+        values["checksum"] = export_format._checksum(values)
+        (folder / "MANIFEST.json").write_text(json.dumps(values))
+        try:
+            found = read_exported(folder, checksums=False)
+            exported_module.tables_of(found)
+            exported_module._feed_of(found)
+            for form in ("torch", "onnx", "embedding"):
+                for name in found.form(form).values():
+                    found.path(name)
+        except EdlError:
+            refused += 1
+    assert 200 < refused < 400
 
 
 def test_what_cannot_be_exported_leaves_nothing_behind(deepfm, tmp_path):
