@@ -20,7 +20,7 @@ from edl.common.identity import Identity
 from edl.distill.frames import Part
 from edl.distill.kserve.link import connect
 
-FAR_S = 60.0
+FAR_S = 120.0
 NAME = "flights"
 SPAN = 20  # records of a request
 PATH = f"/v2/models/{NAME}/infer"
