@@ -82,10 +82,13 @@ def test_a_program_answers_as_the_job_of_known_and_unknown_ids(exported, form):
     np.testing.assert_allclose(found, exported.expected(numbers), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("count", [1, 2, 300])
-def test_a_batch_may_have_any_size(exported, count):
-    for form in ("torch", "onnx", "embedding"):
-        assert (count,) == exported.answered(np.arange(count), form).shape
+@pytest.mark.parametrize("form", ["torch", "onnx", "embedding"])
+def test_a_batch_may_have_any_size(ranker, form):
+    served = open_exported(ranker.out, form=form)
+
+    for count in (1, 2, 300):
+        found = served.infer(ranker.request(np.arange(count)))["output"]
+        assert (count,) == found.shape
 
 
 def test_a_program_with_its_tables_inside_answers_as_the_job_of_known_ids(ranker):
@@ -241,7 +244,7 @@ def test_a_strangers_manifest_is_an_error_or_is_read(ranker, tmp_path):
     shutil.copytree(ranker.out, folder)
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(400):
+    for _ in range(150):
         values = _changed(ranker.manifest, rng)
         values["checksum"] = export_format._checksum(values)
         (folder / "MANIFEST.json").write_text(json.dumps(values))
@@ -254,7 +257,7 @@ def test_a_strangers_manifest_is_an_error_or_is_read(ranker, tmp_path):
                     found.path(name)
         except EdlError:
             refused += 1
-    assert 200 < refused < 400
+    assert 75 < refused < 150
 
 
 def test_what_cannot_be_exported_leaves_nothing_behind(deepfm, tmp_path):
