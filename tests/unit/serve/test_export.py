@@ -82,6 +82,17 @@ def test_a_program_answers_as_the_job_of_known_and_unknown_ids(exported, form):
     np.testing.assert_allclose(found, exported.expected(numbers), rtol=1e-5, atol=1e-6)
 
 
+def test_texts_and_crosses_of_the_census_are_answered_as_the_job_does(tmp_path):
+    census = Export(tmp_path, "census_wide_deep", ("torch",), dim=4, hidden=8)
+    numbers = np.arange(MANY)
+
+    assert ["wide", "deep"] == [table["name"] for table in census.manifest["tables"]]
+    assert "BYTES" == census.manifest["feed"]["columns"][1]["datatype"]
+    np.testing.assert_allclose(
+        census.answered(numbers, "torch"), census.expected(numbers), rtol=1e-5, atol=1e-6
+    )
+
+
 @pytest.mark.parametrize("form", ["torch", "onnx", "embedding"])
 def test_a_batch_may_have_any_size(ranker, form):
     served = open_exported(ranker.out, form=form)
