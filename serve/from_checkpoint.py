@@ -80,8 +80,10 @@ class DefinedServable:
         with told_of(f"feed of {self._definition.name} does not take these records"):
             records = self._asked.records(inputs)
             features, _ = self._definition.feed(records, "predict")
+        if self._device.type != "cpu":
+            features = to_device(features, self._device)
         with torch.inference_mode():
-            return arrays_of(self._model(to_device(features, self._device)), rows)
+            return arrays_of(self._model(features), rows)
 
     def close(self) -> None:
         """Let go of the model; its files are unmapped with its last array."""

@@ -9,6 +9,7 @@ from tools.jobs import ZOO
 from tools.trained import records_of, train
 
 from edl.cli.export_after import After
+from edl.common import paths
 from edl.common.errors import UsageError
 
 
@@ -109,6 +110,7 @@ def test_an_export_that_cannot_follow_is_refused_before_the_job(
 
     assert code == 2
     assert said in told
+    assert not paths.jobs_folder().exists() or not list(paths.jobs_folder().iterdir())
 
 
 @pytest.fixture

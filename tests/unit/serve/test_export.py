@@ -83,10 +83,24 @@ def test_a_program_answers_as_the_job_of_known_and_unknown_ids(exported, form):
     np.testing.assert_allclose(found, exported.expected(numbers), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("count", [1, 2, 300])
-def test_a_batch_may_have_any_size(exported, count):
-    for form in ("torch", "onnx", "embedding"):
-        assert (count,) == exported.answered(np.arange(count), form).shape
+def test_texts_and_crosses_of_the_census_are_answered_as_the_job_does(tmp_path):
+    census = Export(tmp_path, "census_wide_deep", ("torch",), dim=4, hidden=8)
+    numbers = np.arange(MANY)
+
+    assert ["wide", "deep"] == [table["name"] for table in census.manifest["tables"]]
+    assert "BYTES" == census.manifest["feed"]["columns"][1]["datatype"]
+    np.testing.assert_allclose(
+        census.answered(numbers, "torch"), census.expected(numbers), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("form", ["torch", "onnx", "embedding"])
+def test_a_batch_may_have_any_size(ranker, form):
+    served = open_exported(ranker.out, form=form)
+
+    for count in (1, 2, 300):
+        found = served.infer(ranker.request(np.arange(count)))["output"]
+        assert (count,) == found.shape
 
 
 def test_a_program_with_its_tables_inside_answers_as_the_job_of_known_ids(ranker):
@@ -119,7 +133,7 @@ def test_a_program_with_its_tables_inside_answers_as_the_job_of_known_ids(ranker
 
 @pytest.mark.parametrize("rows_dtype", ["float16", "int8"])
 def test_rows_of_fewer_bits_are_as_far_off_as_is_told(ranker, tmp_path, rows_dtype):
-    """Broken once: the error that is told is that of another kind of rows."""
+    """Broken once: outputs are compared with those of the model with the same near rows."""
     forms = ("torch", "embedding", "rows")
     made = export(
         ranker.trained.checkpoint,
@@ -269,12 +283,12 @@ def _changed(values, rng):
 
 
 def test_a_strangers_manifest_is_an_error_or_is_read(ranker, tmp_path):
-    """Broken once: the forms of a manifest are taken for dicts."""
+    """Broken once: the kinds of a feed's columns are taken for an object, whatever they are."""
     folder = tmp_path / "strange"
     shutil.copytree(ranker.out, folder)
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(400):
+    for _ in range(150):
         values = _changed(ranker.manifest, rng)
         values["checksum"] = export_format._checksum(values)
         (folder / "MANIFEST.json").write_text(json.dumps(values))
@@ -287,7 +301,7 @@ def test_a_strangers_manifest_is_an_error_or_is_read(ranker, tmp_path):
                     found.path(name)
         except EdlError:
             refused += 1
-    assert 200 < refused < 400
+    assert 75 < refused < 150
 
 
 def test_what_cannot_be_exported_leaves_nothing_behind(deepfm, tmp_path):
