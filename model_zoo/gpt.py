@@ -1,4 +1,4 @@
-r"""A small GPT that tells which byte of a text comes next; without tables, for every strategy.
+r"""A small GPT that tells which byte of a text comes next; without tables: servers or all-reduce.
 
 Data: Shakespeare's works (5 MB, public domain) in windows of 256 bytes; a fifth of the works is for
 validation. Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3:
@@ -7,7 +7,8 @@ smaller by the number of branches; the output layer is the embedding (Press and 
 attention is causal. Places are told by rotations of queries and keys (Su et al. 2021, "RoFormer",
 section 3.2) instead of learnt vectors, with which so short a training stays at pairs of bytes.
 
-Expected: at most 1.75 nats a byte after an epoch (its share of a byte: 2.52 bits; gzip -9: 3.4).
+Expected: at most 1.83 nats a byte, accuracy >= 0.45, after an epoch, of works that nobody trained
+on (a count of four bytes each: 1.84 nats; gzip -9: 2.20).
 
     edl data prepare shakespeare --out data
     edl train --model_def gpt --training_data data/shakespeare/train.npz --num_epochs 1 \
@@ -105,6 +106,11 @@ class GPT(nn.Module):
 
 def model(dim: int = 128, heads: int = 4, layers: int = 3, dropout: float = 0.0) -> nn.Module:
     return GPT(dim, heads, layers, dropout)
+
+
+def shard_plan(model: GPT) -> list[nn.Module]:
+    """Return the blocks: the embedding is used at both ends, so it is the model's own."""
+    return list(model.blocks)
 
 
 def loss(outputs: Tensor, labels: Tensor) -> Tensor:
