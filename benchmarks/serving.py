@@ -3,11 +3,12 @@
     python -m benchmarks.serving [--peers FOLDER] [--rounds 5]    from the repository root
 
 A DeepFM (the flights' columns, 300,000 records of which most have a row of their own) is trained by
-`edl train`, then served: by `edl serve` over HTTP with JSON and with bytes, over gRPC, and by a
-plain FastAPI application that calls the same `edl.load` in a function and in a coroutine
-(benchmarks/serving_peers.py; `pip install --target FOLDER fastapi`). The load comes from a process
-of its own (benchmarks/serving_load.py), over connections that stay open, each with one request at a
-time. Variants run in alternation; a ratio is taken within a round.
+`edl train`, then served: by `edl serve` over HTTP with JSON and with bytes, over gRPC, by
+onnxruntime behind the same server (the checkpoint exported), and by a plain FastAPI application
+that calls the same `edl.load` in a function and in a coroutine (benchmarks/serving_peers.py; `pip
+install --target FOLDER fastapi`). The load comes from a process of its own
+(benchmarks/serving_load.py), over connections that stay open, each with one request at a time.
+Variants run in alternation; a ratio is taken within a round.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -104,6 +106,13 @@ def targets(checkpoint: Path, data: Path, peers: str) -> Iterator[list[Target]]:
             Target("edl serve, bytes", "bytes", int(http), pid),
             Target("edl serve, gRPC", "grpc", int(rpc), pid),
         ]
+        exported = data.with_name("exported")
+        command = [sys.executable, "-m", "edl", "export", str(checkpoint), str(exported)]
+        command += ["--to", "onnx", "--data", str(data)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        serve[4] = f"flights={exported}"
+        pid, (_, http) = undo.enter_context(started(serve, said))
+        found.append(Target("onnxruntime behind it, JSON", "json", int(http), pid))
         for name in ("function", "coroutine") if peers else ():
             module = [sys.executable, "-m", "benchmarks.serving_peers", str(checkpoint)]
             command = [*module, "--peers", peers, "--kind", name]
@@ -112,21 +121,33 @@ def targets(checkpoint: Path, data: Path, peers: str) -> Iterator[list[Target]]:
         yield found
 
 
-def ask(target: Target, rows: int, connections: int) -> Answered:
-    """Ask a server for a while, from a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.serving_load", target.form, str(target.port)]
-    command += [str(rows), str(connections), str(ASKED_S)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return Answered(**json.loads(done.stdout))
+class Load:
+    """The process that asks."""
+
+    def __init__(self) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.serving_load"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def asked(self, target: Target, rows: int, connections: int) -> Any:
+        """Return what it has seen of a server in a while; with 0 connections an answer."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        line = f"{target.form} {target.port} {rows} {connections} {ASKED_S}\n"
+        self._child.stdin.write(line)
+        self._child.stdin.flush()
+        return json.loads(self._child.stdout.readline())
+
+    def close(self) -> None:
+        self._child.communicate()
 
 
-def check(found: Sequence[Target]) -> None:
+def check(load: Load, found: Sequence[Target]) -> None:
     """Check that all answer the same."""
-    answers = []
-    for target in found:
-        command = [sys.executable, "-m", "benchmarks.serving_load", target.form, str(target.port)]
-        done = subprocess.run([*command, "4", "0", "0"], check=True, capture_output=True, text=True)
-        answers.append(json.loads(done.stdout))
+    answers = [load.asked(target, 4, 0) for target in found]
     for target, each in zip(found, answers, strict=True):
         np.testing.assert_allclose(each, answers[0], atol=1e-6, err_msg=target.name)
 
@@ -134,24 +155,26 @@ def check(found: Sequence[Target]) -> None:
 def serving(peers: str, rounds: int, loads: str) -> str:
     """Make the tables in Markdown."""
     sections = [f"- load of the machine before: {measure.load()}"]
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as undo:
         folder = Path(name)
         checkpoint = make_checkpoint(folder)
         with targets(checkpoint, folder / "train.npz", peers) as found:
-            check(found)
-            for rows, connections in (map(int, load.split("x")) for load in loads.split(",")):
-                sections.append(_table(found, rows, connections, rounds))
+            load = Load()
+            undo.callback(load.close)
+            check(load, found)
+            for rows, connections in (map(int, each.split("x")) for each in loads.split(",")):
+                sections.append(_table(load, found, rows, connections, rounds))
             batches = _mean_batch(found[0])
     sections.append(f"Rows of a batch of `edl serve` in the mean, over all: {batches:.1f}.")
     return "\n\n".join(sections)
 
 
-def _table(found: Sequence[Target], rows: int, connections: int, rounds: int) -> str:
+def _table(load: Load, found: Sequence[Target], rows: int, connections: int, rounds: int) -> str:
     seen: dict[str, list[Answered]] = {target.name: [] for target in found}
     for turn in range(-1, rounds):  # the first is to warm up
         order = [found[(place + turn) % len(found)] for place in range(len(found))]
         for target in order:
-            answered = ask(target, rows, connections)
+            answered = Answered(**load.asked(target, rows, connections))
             if turn >= 0:
                 seen[target.name].append(answered)
             print(f"  {rows}x{connections} {turn} {target.name}: {answered}", file=sys.stderr)

@@ -1,9 +1,9 @@
 """The load of benchmarks/serving.py: connections that stay open, each with a request at a time.
 
-    python -m benchmarks.serving_load json|bytes|plain|grpc PORT ROWS CONNECTIONS SECONDS
+    echo json|bytes|plain|grpc PORT ROWS CONNECTIONS SECONDS | python -m benchmarks.serving_load
 
-Prints JSON: requests a second, and the median and 99th percentile of the time until an answer. With
-0 connections the answer to one request, for whoever compares them.
+For each such line it prints JSON: requests a second, and the median and 99th percentile of the time
+until an answer. With 0 connections the answer to one request, for whoever compares them.
 """
 
 from __future__ import annotations
@@ -108,9 +108,8 @@ def values_of(form: str, head: bytes, body: bytes) -> list[float]:
     return [float(value) for value in np.frombuffer(body, np.float32)]
 
 
-async def main() -> None:
-    """Ask, and print what was seen."""
-    form, port, rows, connections, seconds = sys.argv[1:]
+async def load(form: str, port: str, rows: str, connections: str, seconds: str) -> Any:
+    """Ask; return what was seen."""
 
     async def asker(seed: int) -> Any:
         if form == "grpc":
@@ -118,8 +117,7 @@ async def main() -> None:
         return await http_asker(int(port), form, int(rows), seed)
 
     if connections == "0":
-        print(json.dumps(values_of(form, *await (await asker(0))())))
-        return
+        return values_of(form, *await (await asker(0))())
     askers = [await asker(seed) for seed in range(int(connections))]
     begins = time.perf_counter() + WARM_S
     ends = begins + float(seconds)
@@ -133,8 +131,14 @@ async def main() -> None:
 
     await asyncio.gather(*map(work, askers))
     p50, p99 = np.percentile(took, [50, 99]) * 1e3
-    print(json.dumps({"rate": len(took) / float(seconds), "p50_ms": p50, "p99_ms": p99}))
+    return {"rate": len(took) / float(seconds), "p50_ms": p50, "p99_ms": p99}
+
+
+def main() -> None:
+    """Do as each line says."""
+    for line in sys.stdin:
+        print(json.dumps(asyncio.run(load(*line.split()))), flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -14,6 +14,7 @@ from ..common import launched, paths
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
+from .begin import begin_options, begin_with, check_begin, values_given
 from .export_after import After, after, after_options
 from .options import (
     NAMES,
@@ -28,6 +29,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..jobs.local import LocalJob
     from ..jobs.queue import Wishes
+    from ..serve.make import Given
 
 EPILOG = """Flags may be written with dashes or underscores.
 
@@ -88,7 +90,7 @@ def _job_command(name: str, help: str) -> click.Command:
 
     command = _job_flags(command)
     if name == "train":
-        command = after_options(command)
+        command = begin_options(after_options(command))
     detached = click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
     made = click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
     return made(detached(command))
@@ -102,7 +104,7 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
     then = None
     if "export_out" in given:
         then = after(given, "detach" if detach else "queue" if given["queue"] else "")
-    wishes = _wishes(given)
+    wishes, init = _wishes(given), values_given(given)
     dry_run, as_objects, kind = (given.pop(name) for name in ("dry_run", "as_objects", "kind"))
     values, origins = given_values(given.pop("config"), given)
     for one, two in (("dry_run", as_objects), ("detach", as_objects), ("detach", dry_run)):
@@ -119,6 +121,8 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
     before = LocalJob((paths.named_job(str(resumed)) or Path(resumed)).absolute())
     stands = command == "train" and [*values] == ["resume"] and paths.stands(before.folder)
     settings = JobSettings.of_job(before.folder) if stands else resolve(command, values, origins)
+    if init is not None:
+        check_begin(settings, stands, wishes is not None)
     resolved = dataclasses.asdict(settings)
     if dry_run:
         said = {key: origins.get(key, "flag") for key in values}
@@ -132,7 +136,7 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
         return _in_cluster(settings, resolved, detach, as_objects, kind, wishes)
     if wishes is not None:
         return _queue(settings, stands, wishes)
-    return _run_here(settings, resolved, detach, before if stands else None, then)
+    return _run_here(settings, resolved, detach, before if stands else None, init, then)
 
 
 def _run_here(
@@ -140,6 +144,7 @@ def _run_here(
     resolved: dict[str, Any],
     detach: bool,
     before: LocalJob | None,
+    init: Given | None,
     then: After | None,
 ) -> int:
     """Start a job on this machine, or go on with the one that stands; return the exit code."""
@@ -148,7 +153,10 @@ def _run_here(
     from ..jobs.start import go_on, start
     from .screen import open_screen
 
-    job, child = start(settings) if before is None else go_on(before)
+    def prepare(folder: Path) -> JobSettings:
+        return settings if init is None else begin_with(settings, init, folder)
+
+    job, child = start(settings, prepare=prepare) if before is None else go_on(before)
     if detach:
         wait_until_serving(job, child)
         click.echo(f"{job.name} runs: `edl status {job.where}`, `edl logs -f {job.where}`")

@@ -119,6 +119,13 @@ def _check_group(settings: JobSettings, say: Say) -> None:
                 f"{say(name)} is about {about}, which {say('strategy')} {strategy} has not: leave "
                 "out one of them."
             )
+    if settings.precision == "fp16" and (strategy == "hybrid" or settings.batch_rule == "adaptive"):
+        other = "strategy" if strategy == "hybrid" else "batch_rule"
+        raise UsageError(
+            f"{say('precision')} fp16 scales gradients, and {say(other)} "
+            f"{getattr(settings, other)} takes them as they are: give --precision bf16, which "
+            "needs no scale."
+        )
     if settings.fully_shard and settings.compile:
         raise UsageError(
             f"{say('fully_shard')} shards the model module by module, and {say('compile')} makes "

@@ -1,12 +1,14 @@
 """Check what a job needs of this machine: files, folders, checkpoints, a name that is free.
 
-Everything is only looked at: nothing is started, made or written here.
+Everything is only looked at: nothing is started here, and what is written, to see whether it can
+be, is removed at once.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import secrets
 from pathlib import Path
 
 from . import paths, storage
@@ -85,11 +87,16 @@ def _check_unused(settings: JobSettings, say: Say) -> None:
 
 
 def _check_store(url: str, said: str) -> None:
-    """Refuse a URL of a kind that nothing here can open."""
+    """Refuse a URL of a kind that nothing here can open, or where nothing can be written."""
+    name = f".edl-{secrets.token_hex(4)}"
     try:
-        Place(url)
+        place = Place(url)
+        place.write(name, b"edl looks whether it can write here")
+        place.remove([name])
     except UsageError as error:
         raise UsageError(f"{said}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{said}: {error}.") from error
 
 
 def _found(folder: str, said: str) -> list[Place]:

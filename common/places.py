@@ -26,7 +26,7 @@ from .files import FileRecord, Part, discard, record_of, write_file
 from .foreign import MOST_JSON_NBYTES, open_plain, read_plain
 from .locations import is_local
 from .paths import HOME_VARIABLE
-from .stores import Asking, at_once, open_store
+from .stores import Asking, at_once, has_folders, open_store
 
 _ASKING = Asking()
 _BLOCK_NBYTES = 1 << 20  # larger ones cost page faults
@@ -106,7 +106,7 @@ class Place:
         """Make the folder where there is none, which most stores do not have."""
         if self.is_local:
             self.path.mkdir(parents=True, exist_ok=True)
-        elif not self._is_made:
+        elif not self._is_made and has_folders(self._fs):
             self._ask("written", "", lambda: self._fs.makedirs(self._root, exist_ok=True))
         self._is_made = True
 

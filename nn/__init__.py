@@ -28,6 +28,7 @@ from .optimizers import (
     RMSprop,
     RowWiseAdagrad,
 )
+from .ranking import RecallAtK
 from .schedules import (
     Constant,
     Cosine,
@@ -87,6 +88,7 @@ __all__ = [
     "Polynomial",
     "RAdam",
     "RMSprop",
+    "RecallAtK",
     "RowSource",
     "RowWiseAdagrad",
     "StepDecay",

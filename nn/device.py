@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..common.errors import UsageError
+from .precision import Precision
 
 Values = NDArray[np.float32]
 
@@ -124,10 +125,11 @@ def to_device(values: Any, device: torch.device) -> Any:
 
 
 @torch.no_grad()
-def outputs_of(model: nn.Module, features: Any, device: torch.device) -> Any:
+def outputs_of(model: nn.Module, features: Any, device: torch.device, numbers: Precision) -> Any:
     """Return the outputs in evaluation mode, on the CPU, of a model on `device`."""
     model.eval()
-    return to_device(model(to_device(features, device)), torch.device("cpu"))
+    outputs = numbers.of(model)(to_device(features, device))
+    return to_device(outputs, torch.device("cpu"))
 
 
 def values_of(model: nn.Module) -> dict[str, Tensor]:

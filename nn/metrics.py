@@ -121,8 +121,8 @@ def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
 
 
-class _Sums:
-    """State as named arrays that `update` adds to."""
+class Sums:
+    """A metric whose state is named arrays, `_sums`, that `update` adds to."""
 
     best = ""  # "min" or "max", where that is known
 
@@ -147,7 +147,7 @@ class _Sums:
         return float(self._sums[total]) / number if number else math.nan
 
 
-class AUC(_Sums):
+class AUC(Sums):
     """Area under the ROC curve by a histogram of the score in [0, 1] (`logits`: of its sigmoid).
 
     Pairs of a positive and a negative in one bin count one half, so the value differs from the
@@ -197,7 +197,7 @@ class AUC(_Sums):
         return positives, negatives, float(positives.sum() * negatives.sum())
 
 
-class Accuracy(_Sums):
+class Accuracy(Sums):
     """Share of right answers: argmax of [N, C] outputs, or score >= threshold of [N] outputs.
 
     `logits`: the threshold is on the sigmoid of the output.
@@ -234,7 +234,7 @@ class Accuracy(_Sums):
         return self._ratio("correct", "count")
 
 
-class LogLoss(_Sums):
+class LogLoss(Sums):
     """Mean binary cross-entropy of probabilities (clipped by 1e-7), or of logits, unclipped."""
 
     best = "min"
@@ -257,7 +257,7 @@ class LogLoss(_Sums):
         return self._ratio("total", "count")
 
 
-class MeanSquaredError(_Sums):
+class MeanSquaredError(Sums):
     """Mean of (output - label)**2 over all elements; outputs and labels of equal size."""
 
     best = "min"
@@ -281,7 +281,7 @@ class MeanSquaredError(_Sums):
         return self._ratio("total", "count")
 
 
-class Mean(_Sums):
+class Mean(Sums):
     """Mean over records of `function(outputs, labels)`, the mean of one batch: `Mean(loss)`.
 
     `best`: "min" or "max"; of a function named `loss` it is the least.

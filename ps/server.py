@@ -21,17 +21,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import numpy as np
 
 from ..common import faults, listen, rpc, storage
 from ..common.errors import CheckpointError, Unreachable
 from ..common.identity import Identity
+from ..common.reflection import reflect
 from ..common.settings import JobSettings
 from ..master.client import MasterClient
 from ..nn.model_spec import ModelSpec, TableSpec
 from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
-from ..proto import ps_pb2_grpc
+from ..proto import ps_pb2, ps_pb2_grpc
 from .books.aggregation import Policy, Update
 from .books.parameters import Parameters
 from .books.slots import SlotMap
@@ -65,8 +67,13 @@ class Listeners:
             host=listen.own_host(),
         )
         servicer.listening = self._plane.listening
+
+        def register(server: grpc.Server) -> None:
+            ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
+            reflect(server, ps_pb2)
+
         self._rpc = rpc.Server(
-            lambda server: ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server),
+            register,
             token=identity.token,
             identity=identity,
             threads=_THREADS,

@@ -27,7 +27,7 @@ from ..proto import master_pb2 as pb
 from ..ps.books.aggregation import Update
 from ..ps.books.trace import digest
 from ..worker.describe import be_deterministic, load, model_maker, open_readers
-from ..worker.model import dense_tensors, model_spec
+from ..worker.model import Passes, dense_tensors, model_spec
 from ..worker.servers.trainer import PsTrainer
 from ..worker.task_reader import Lease, TaskReader
 from .recording import Computed, Recording, Step, read
@@ -76,7 +76,7 @@ class Replay:
             self._ps,
             self._spec,
             device=choose_device(settings.device, 0),
-            compile=settings.compile,
+            passes=Passes.of(settings),
         )
         self._reader = TaskReader(
             open_readers(definition, settings),

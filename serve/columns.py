@@ -22,11 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import EdlError, UsageError
+from ..common.foreign import must_be
 from ..data.reader import Columns, Records
 from ..distill.tree import parts_of
+from .others import told_as
 from .servable import Column
 
 Feed = Callable[[Any, str], tuple[Any, Any]]
+FORMS = ("table", "dicts", "values")
 RECORD = "record"  # the one column of records that are bytes or texts
 _NUMBERS = {
     **{np.dtype(f"i{n}"): f"INT{8 * n}" for n in (1, 2, 4, 8)},
@@ -49,15 +52,9 @@ class _Kind(NamedTuple):
     lists: bool = False
 
 
-@contextlib.contextmanager
-def told_of(what: str) -> Iterator[None]:
+def told_of(what: str) -> contextlib.AbstractContextManager[None]:
     """Let whatever the user's code raises be a UsageError that begins so."""
-    try:
-        yield
-    except EdlError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{what}: {type(error).__name__}: {error}") from error
+    return told_as(UsageError, what)
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class Asked:
     """The columns that a request must bring, and how feed's records are made of them."""
 
     columns: tuple[Column, ...]
-    form: str  # "table", "dicts" or "values"
+    form: str  # of FORMS
     kinds: Mapping[str, _Kind]
     filled: Mapping[str, Column]  # labels that feed reads and that nobody knows at serving
 
@@ -96,16 +93,18 @@ class Asked:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Asked:
         """Return what `to_json` made. Raises KeyError, TypeError or ValueError for other values."""
-        filled = [column_of(each) for each in values["filled"]]
-        return cls(
-            tuple(column_of(each) for each in values["columns"]),
-            str(values["form"]),
-            {
-                name: _Kind(np.dtype(dtype).str if dtype != "T" else dtype, bool(lists))
-                for name, (dtype, lists) in values["kinds"].items()
-            },
-            {column.name: column for column in filled},
+        must_be(values, {"columns": [dict], "filled": [dict], "form": str, "kinds": dict})
+        columns, filled = (
+            tuple(column_of(each) for each in values[name]) for name in ("columns", "filled")
         )
+        kinds = dict[str, _Kind]()
+        for name, kind in values["kinds"].items():
+            must_be(kind, list, name)
+            dtype, lists = kind
+            kinds[name] = _Kind(dtype if dtype == "T" else np.dtype(str(dtype)).str, bool(lists))
+        if values["form"] not in FORMS or {c.name for c in (*columns, *filled)} != set(kinds):
+            raise ValueError(f"columns of the form {values['form']!r} are of other names")
+        return cls(columns, values["form"], kinds, {column.name: column for column in filled})
 
 
 def _as_json(column: Column) -> dict[str, Any]:
@@ -114,7 +113,11 @@ def _as_json(column: Column) -> dict[str, Any]:
 
 def column_of(values: Mapping[str, Any]) -> Column:
     """Return a column out of JSON. Raises KeyError, TypeError or ValueError."""
-    return Column(str(values["name"]), str(values["datatype"]), tuple(map(int, values["shape"])))
+    must_be(values, {"name": str, "datatype": str, "shape": list}, "a column")
+    shape = tuple(values["shape"])
+    if values["datatype"] not in (*DTYPES, "BYTES") or not all(type(n) is int for n in shape):
+        raise ValueError(f"the column {values['name']!r} is {values['datatype']} {list(shape)}")
+    return Column(values["name"], values["datatype"], shape)
 
 
 def columns_read(feed: Feed, records: Records) -> tuple[Column, ...]:

@@ -13,7 +13,7 @@ import importlib.util
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ from ..common.errors import EdlError, UsageError
 from ..common.locations import is_local
 from ..common.places import Place
 from ..common.storage import MANIFEST, FileRecord, write_file
-from ..data.reader import Records
-from ..model_zoo.spec import Definition
+from ..data.reader import Records, take
+from ..model_zoo.spec import Definition, load_definition
+from ..nn.preprocess.read import read_in
 from . import convert
 from .checkpoint import Checkpoint, open_checkpoint
 from .columns import Asked
@@ -42,17 +43,19 @@ from .export_parts import (
     save_onnx,
 )
 from .exported import Answering, features_of, import_onnxruntime
+from .features import Batches
 from .from_checkpoint import CheckpointOpener, Options, asked_by, example_of
 from .rows import Lookup, Rows
 from .table_file import Error, TableFile, write_table
-from .tracing import Batches, Model, apart
+from .tracing import ROWS_ALONE, Model, apart
 from .trained import load
 
 FORMS = ("torch", "onnx", "rows", "embedding")
 ROWS_DTYPES = ("own", "float32", "float16", "int8")
 INSIDE_NBYTES = 2 << 30
-_DEFINITION = "definition.py"
-_SHOWN = 2  # records of the example
+_DEFINITION, _DENSE = "definition.py", "dense.safetensors"
+_SAMPLED = 2048  # records that outputs are compared on
+_FEW = 32  # that columns are found on
 _NEAR = 1e-3  # of the largest output: a program that is further from its model is another one
 
 
@@ -210,8 +213,9 @@ class _Export:
             )
 
     def _write_programs(self) -> None:
-        definition, records = CheckpointOpener(self._wish.options).read(self._found)
-        asked = asked_by(definition, records)
+        options = replace(self._wish.options, sampled=_SAMPLED)
+        definition, records = CheckpointOpener(options).read(self._found)
+        asked = asked_by(definition, take(records, slice(_FEW)))
         loaded = load(self._found.where, definition.model, checksums=False)
         exact = {
             spec.name: Lookup(spec, self._found.spec.seed, self._found.rows(spec.name))
@@ -223,7 +227,7 @@ class _Export:
             "outputs": [{**o._asdict(), "shape": [*o.shape]} for o in model.outputs],
             "uses": [use._asdict() for use in model.uses],
         }
-        self._copy_definition(definition, asked)
+        self._copy_definition(definition, asked, records)
         if self._wish.outside:
             self._write_outside(model)
         if "embedding" in self._wish.forms:
@@ -297,13 +301,16 @@ class _Export:
         if not off.largest <= _NEAR * max(1.0, largest):
             raise UsageError(
                 f"the model that was exported to {form} answers otherwise than the model, by up to "
-                f"{off.largest:.3g}: its forward decides by values, which a program cannot (rows "
-                "and dense values alone are exported by --to rows)"
+                f"{off.largest:.3g}: its forward decides by values, which a program cannot"
+                f"{ROWS_ALONE}"
             )
         self._errors[form] = apart(model.answers, answers)
 
-    def _copy_definition(self, definition: Definition, asked: Asked) -> None:
-        """Copy the definition's file if it is all of it; else a request brings features."""
+    def _copy_definition(self, definition: Definition, asked: Asked, records: Records) -> None:
+        """Copy the definition's file if it is all of it; else a request brings features.
+
+        What layers of edl.nn.preprocess have read of the files beside it goes along.
+        """
         path = Path(definition.file)
         if path.is_file():
             self._definition["fingerprint"] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -313,26 +320,48 @@ class _Export:
             why = f"its model is made by {definition.model_function}"
         elif beside := neighbours(path):
             why = f"it needs {', '.join(beside)} beside it"
+        elif why := self._copied(path, records):
+            why = f"a copy of it does not work by itself: {why}"
         else:
-            (self._folder / _DEFINITION).write_bytes(path.read_bytes())
-            self._definition["file"] = self._written(_DEFINITION)
             self._traced["feed"] = asked.to_json()
             return
         self._notes.append(f"the definition is not in it, so requests bring features: {why}")
 
+    def _copied(self, path: Path, records: Records) -> str:
+        """Copy a definition and what it has read beside it; return why the copy is none, or ""."""
+        content = {_DEFINITION: path.read_bytes()}
+        content |= {
+            n: c for n, c in read_in(path.parent).items() if not (self._folder / n).exists()
+        }
+        for name, each in content.items():
+            (self._folder / name).write_bytes(each)
+        try:
+            params = self._definition["params"]
+            asked_by(
+                load_definition(str(self._folder / _DEFINITION), "", params, training=False),
+                records,
+            )
+        except EdlError as error:
+            for name in content:
+                (self._folder / name).unlink()
+            return str(error)
+        self._definition["file"] = _DEFINITION
+        for name in content:
+            self._written(name)
+        return ""
+
     def _write_example(self, model: Model, asked: Asked, records: Records) -> None:
         """Write a request about the first records, and the answer of the model to it."""
         features, count = model.batches.others[0]
-        count = min(count, _SHOWN)
         if self._traced["feed"] is not None:
-            given = example_of(asked, records)
-            columns = asked.columns
+            first = take(records, np.arange(count) % len(records))
+            given, columns = example_of(asked, first), asked.columns
         else:
             given = features_of(features, model.inputs)
             columns = tuple(each.column for each in model.inputs)
         answer = model.answers[1]
         for name, told, values in (
-            ("request.json", "inputs", [json_of(c, given[c.name][:count]) for c in columns]),
+            ("request.json", "inputs", [json_of(c, given[c.name]) for c in columns]),
             ("response.json", "outputs", [json_of(c, answer[c.name]) for c in model.outputs]),
         ):
             (self._folder / name).write_text(json.dumps({told: values}, indent=1))
@@ -349,9 +378,9 @@ class _Export:
         scratch.mkdir()
         form: dict[str, str] = {}
         for record in convert.write(self._found, scratch, self._wish.rows, False, changed):
-            name = record.name if record.name.startswith("dense") else f"rows-{record.name}"
+            name = record.name if record.name == _DENSE else f"rows-{record.name}"
             (scratch / record.name).rename(self._folder / name)
-            form[record.name.rpartition(".")[0]] = name
+            form[name.rpartition(".")[0]] = name
             self.files.append(FileRecord(name, record.nbytes, record.sha256))
         scratch.rmdir()
         self._forms["rows"] = form

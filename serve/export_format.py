@@ -5,7 +5,7 @@
     OUT/ids.pt2, ids.onnx   where the model computes ids: features in, ids out
     OUT/embedding.pt2       the model with its tables inside: features in
     OUT/table-000.safetensors  rows by id (table_file.py), which model.pt2 and model.onnx get
-    OUT/rows/...            tables and dense values for others
+    OUT/dense.safetensors, rows-TABLE.*   dense values and tables for others
     OUT/definition.py       the definition's own file, whose feed prepares records
     OUT/request.json, response.json   an example by the words of KServe's v2 protocol
     OUT/MANIFEST.json       all of this; sizes, sha256; a checksum of itself; written last
@@ -34,6 +34,7 @@ from ..common.places import Place
 from ..common.storage import MANIFEST, FileRecord, check_names
 from ..kernels.ids import distinct
 from .checkpoint import Ids, Values
+from .columns import DTYPES
 from .servable import Column
 
 FORMAT = 1
@@ -207,7 +208,7 @@ def read_exported(where: str | Path, *, checksums: bool = True) -> Exported:
         check_names([record.name for record in files], but=(MANIFEST,))
         folder = place.path if place.is_local else copies.folder(place, files)
         found = Exported(folder, values, files)
-        _ = found.inputs, found.outputs, found.uses
+        _check_values(found)
     except OSError as error:
         raise CheckpointError(
             f"{place} is no exported model: cannot read {MANIFEST}: {error.strerror or error}"
@@ -221,6 +222,22 @@ def read_exported(where: str | Path, *, checksums: bool = True) -> Exported:
     for record in files if place.is_local else ():
         _check(place, record, checksums)
     return found
+
+
+def _check_values(found: Exported) -> None:
+    """Look at what a manifest says. Raises KeyError, TypeError or ValueError."""
+    for column in (*(each.column for each in found.inputs), *found.outputs):
+        if column.datatype not in DTYPES:
+            raise ValueError(f"{column.name!r} is {column.datatype}")
+    for use in found.uses:
+        if type(use.nothing) is not int or not -(1 << 63) <= use.nothing < 1 << 63:
+            raise ValueError(f"the ids {use.ids!r} have {use.nothing!r} for nothing")
+    for name, files in found.values["forms"].items():
+        must_be(files, dict, name)
+        for file in files.values():
+            must_be(file, str, name)
+        if name != "rows":
+            must_be(files, {"program": str}, name)
 
 
 def _check(place: Place, record: FileRecord, checksums: bool) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import logging
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +15,12 @@ from numpy.typing import NDArray
 from ..common.errors import UsageError
 from .checkpoint import Checkpoint, Ids, Values
 from .export_format import Use
+from .others import quiet, told_as
 from .rows import Lookup, Rows, rows
 from .servable import Column
 from .table_file import Error, kept_as, quantized
 from .tracing import Held
 
-_TALKS = ("torch.onnx", "torch.onnx._internal.exporter._registration", "onnxscript")
 _WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}  # bytes of a value
 
 
@@ -116,30 +114,11 @@ def cut_of(found: Checkpoint) -> dict[str, Any]:
 
 def save_onnx(program: Any, path: Path, inputs: list[str], outputs: list[str]) -> None:
     """Write a program as ONNX, without the inputs that it does not use. Raises UsageError."""
-    quiet = [logging.getLogger(name) for name in _TALKS]
-    levels = [each.level for each in quiet]
-    try:
-        for each in quiet:
-            each.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch's own parts to each other
-            made = torch.onnx.export(
-                program,
-                (),
-                input_names=inputs,
-                output_names=outputs,
-                dynamo=True,
-                verbose=False,
-            )
-    except Exception as error:  # of an operator that ONNX has not got, say
-        told = next((line for line in str(error).splitlines() if line.strip()), "")
-        raise UsageError(
-            f"torch cannot make ONNX of the model: {type(error).__name__}: {told[:300]} (--to "
-            "torch does without)"
-        ) from error
-    finally:
-        for each, level in zip(quiet, levels, strict=True):
-            each.setLevel(level)
+    refused = told_as(UsageError, "torch cannot make ONNX of it", " (--to torch does without)")
+    with refused, quiet():
+        made = torch.onnx.export(
+            program, (), input_names=inputs, output_names=outputs, dynamo=True, verbose=False
+        )
     assert made is not None
     for value in [each for each in made.model.graph.inputs if not list(each.uses())]:
         made.model.graph.inputs.remove(value)

@@ -25,6 +25,7 @@ from ..distill.tree import parts_of
 from ..model_zoo.spec import Definition, load_definition
 from .columns import DTYPES, Asked, told_of
 from .export_format import Exported, Input, Use, read_exported, rows_for
+from .others import quiet, told_as
 from .servable import Column
 from .table_file import TableFile
 
@@ -47,13 +48,9 @@ class TorchProgram:
     def __init__(self, path: Path, inputs: tuple[str, ...]) -> None:
         """Load it. Raises CheckpointError where it is none."""
         self._inputs = inputs
-        try:
+        said = f"{path} is no program of torch.export that torch {torch.__version__} can load"
+        with told_as(CheckpointError, said), quiet():
             self._run: Callable[..., tuple[Tensor, ...]] = torch.export.load(path).module()
-        except Exception as error:  # of whatever is torn in it
-            raise CheckpointError(
-                f"{path} is no program of torch.export that torch {torch.__version__} can load: "
-                f"{_first_line(error)}"
-            ) from error
 
     def __call__(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         tensors = [torch.from_numpy(_writable(given[name])) for name in self._inputs]
@@ -85,14 +82,10 @@ class OnnxProgram:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
-        try:
+        with told_as(CheckpointError, f"{path} is no program that onnxruntime can load"):
             self._session = onnxruntime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # of whatever is torn in it
-            raise CheckpointError(
-                f"{path} is no program that onnxruntime can load: {_first_line(error)}"
-            ) from error
         self._inputs = [each.name for each in self._session.get_inputs()]
 
     def __call__(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
@@ -100,10 +93,6 @@ class OnnxProgram:
             None, {name: np.ascontiguousarray(given[name]) for name in self._inputs}
         )
         return found
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 def _writable(values: NDArray[Any]) -> NDArray[Any]:

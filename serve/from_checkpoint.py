@@ -28,8 +28,6 @@ from .kserve.tensors import Arrays, datatype_of
 from .servable import Column
 from .trained import Opened, load
 
-_SAMPLED = 32  # records that columns and outputs are found on
-
 
 @dataclass(frozen=True)
 class Options:
@@ -37,6 +35,7 @@ class Options:
 
     `definition`, `model_zoo`: in place of those that they were trained with. `data`: a few records,
     where the job's own are not there any more. `checksums`: compare each file with its sha256.
+    `sampled`: records that are read at most.
     """
 
     definition: str = ""
@@ -44,6 +43,7 @@ class Options:
     data: str = ""
     device: str = "cpu"
     checksums: bool = True
+    sampled: int = 32
 
 
 class DefinedServable:
@@ -80,8 +80,10 @@ class DefinedServable:
         with told_of(f"feed of {self._definition.name} does not take these records"):
             records = self._asked.records(inputs)
             features, _ = self._definition.feed(records, "predict")
+        if self._device.type != "cpu":
+            features = to_device(features, self._device)
         with torch.inference_mode():
-            return arrays_of(self._model(to_device(features, self._device)), rows)
+            return arrays_of(self._model(features), rows)
 
     def close(self) -> None:
         """Let go of the model; its files are unmapped with its last array."""
@@ -179,15 +181,19 @@ class CheckpointOpener:
         key = json.dumps([named, zoo, data, params, reader], sort_keys=True, default=str)
         if key not in self._read:
             definition = load_definition(named, zoo, params, training=False)
-            self._read = {key: (definition, _sample(found, definition, data, reader))}
+            self._read = {
+                key: (definition, _sample(found, definition, data, reader, options.sampled))
+            }
         return self._read[key]
 
 
-def _sample(found: Opened, definition: Definition, data: str, params: Mapping[str, Any]) -> Records:
+def _sample(
+    found: Opened, definition: Definition, data: str, params: Mapping[str, Any], most: int
+) -> Records:
     why = "it does not say by which data it was trained"
     if data:
         try:
-            return sample((definition.reader or open_reader)(data, **params), _SAMPLED)
+            return sample((definition.reader or open_reader)(data, **params), most)
         except EdlError as error:
             why = str(error)
     raise UsageError(

@@ -28,6 +28,7 @@ from .. import __version__
 from ..common import listen
 from ..common.errors import EdlError, UsageError
 from ..common.listen import is_loopback, joined
+from ..common.process import leave
 from .batcher import Rules
 from .kserve.asking import Asking
 from .kserve.http import App, Limits
@@ -116,6 +117,8 @@ def serve(
     server = _Server(bringers, place, terms, say)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(server.run())
+    if server.is_opening:
+        leave(0)  # by no teardown, which would take from that thread what it uses
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -136,6 +139,14 @@ class _Server:
             self._repository.add(bringer.name)
         self._over = asyncio.Event()
         self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a model is still being opened."""
+        if self._thread is not None:
+            self._thread.join(_SWITCH_S)
+        return self._thread is not None and self._thread.is_alive()
 
     async def run(self) -> None:
         """Serve until a signal. Raises EdlError."""
@@ -145,16 +156,17 @@ class _Server:
         asking = Asking(self._repository, self._terms.timeout_s, __version__)
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(self._repository.close)
+            for bringer in self._bringers:
+                undo.callback(bringer.close)  # may wait for a thread: once nobody asks any more
             http = await self._begin_http(asking, undo)
             rpc = await self._begin_grpc(asking, undo)
-            for bringer in self._bringers:
-                undo.callback(bringer.close)
             undo.callback(self._ended.set)
             loaded: asyncio.Future[None] = loop.create_future()
             # A daemon: an end must not wait for a model that takes minutes to open.
-            threading.Thread(
+            self._thread = threading.Thread(
                 target=self._bring, args=(loop, loaded), name="serve-watch", daemon=True
-            ).start()
+            )
+            self._thread.start()
             over = asyncio.create_task(self._over.wait())
             undo.callback(over.cancel)
             await asyncio.wait((loaded, over), return_when=asyncio.FIRST_COMPLETED)
@@ -211,6 +223,7 @@ class _Server:
             timeout_graceful_shutdown=int(_END_S),
         )
         if place.tls.key:
+            _credentials(place.tls)  # names a file that is not there
             config.ssl_certfile, config.ssl_keyfile = place.tls.certificate, place.tls.key
             config.ssl_ca_certs = place.tls.client_ca or None
             config.ssl_cert_reqs = ssl.CERT_REQUIRED if place.tls.client_ca else ssl.CERT_NONE

@@ -147,5 +147,5 @@ def exported(out: str, made: dict[str, Any]) -> list[str]:
         for name, error in made["errors"][of].items():
             if error["largest"] > noise:
                 far = f"{error['largest']:.3g} at most, {error['mean']:.3g} in the mean"
-                lines.append(f"{of} of {name} are off by {far}")
+                lines.append(f"{of} of {name} are off by {far}, of {error['values']:,} values")
     return [*lines, *made["notes"]]

@@ -13,8 +13,7 @@ axes those are is found on a few batches. A program is compared with the model o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,81 +22,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..common.errors import EdlError, UsageError
-from ..data.reader import Records, take
-from ..distill.tree import parts_of
+from ..common.errors import UsageError
 from ..nn.embedding import PADDING, Embedding, attach
 from ..nn.outputs import arrays_of, leaves
 from .columns import datatype
 from .export_format import Input, Table, Use, rows_for
+from .features import Arrays, Batches, Features, name_of, named, refilled
+from .others import quiet, told_as
 from .servable import Column
 from .table_file import Error
 
-Features = Any
-Arrays = dict[str, NDArray[Any]]
-_SIZES = (7, 11, 13, 17, 19, 23, 29, 31)  # of the batch that is traced: one that no axis has
-_OTHERS = 16  # batches of two records that the axes are compared on
-_SAID = 300  # characters of what torch says
-
-
-@dataclass(frozen=True)
-class Batches:
-    """A few batches of features: the one that is traced, and others of fewer records."""
-
-    traced: Features
-    count: int
-    others: tuple[tuple[Features, int], ...]
-
-    @classmethod
-    def of(cls, feed: Callable[[Any, str], tuple[Any, Any]], records: Records) -> Batches:
-        """Make the batches. What feed raises passes."""
-
-        def features(first: int, last: int) -> Features:
-            return feed(take(records, np.arange(first, last) % len(records)), "predict")[0]
-
-        sizes = {size for _, tensor in named(features(0, 2)) for size in tensor.shape[1:]}
-        count = next(size for size in (*_SIZES, 2 * max([*sizes, 20])) if size not in sizes)
-        pairs = min(_OTHERS, max(len(records) // 2, 1))
-        others = [(features(2 * n, 2 * n + 2), 2) for n in range(pairs)]
-        return cls(features(0, count), count, (*others, (features(1, 4), 3)))
-
-    def __iter__(self) -> Iterator[tuple[Features, int]]:
-        return iter([(self.traced, self.count), *self.others])
-
-
-def named(features: Features) -> list[tuple[str, Tensor]]:
-    """Return the tensors of features by their paths. Raises UsageError for what is none."""
-    try:
-        paths = [part.name for part in parts_of(features, "what feed returns")]
-    except TypeError as error:
-        raise UsageError(f"{error}; a model is exported of tensors only") from error
-    tensors = list(_tensors(features))
-    if strange := [path for path, tensor in zip(paths, tensors, strict=True) if tensor is None]:
-        raise UsageError(f"the feature {strange[0]!r} is an array: let feed make a tensor of it")
-    return [(p, t) for p, t in zip(paths, tensors, strict=True) if t is not None]
-
-
-def _tensors(value: Any) -> Iterator[Tensor | None]:
-    if isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
-    else:
-        yield value if isinstance(value, Tensor) else None
-
-
-def _refilled(like: Any, tensors: Iterator[Tensor]) -> Any:
-    """Return features like these, of other tensors."""
-    if isinstance(like, Mapping):
-        return {key: _refilled(each, tensors) for key, each in like.items()}
-    if isinstance(like, list | tuple):
-        made = [_refilled(each, tensors) for each in like]
-        if isinstance(like, tuple) and hasattr(like, "_fields"):
-            return type(like)(*made)
-        return type(like)(made)
-    return next(tensors)
+ROWS_ALONE = " (rows and dense values alone are exported by --to rows)"
 
 
 class _Source:
@@ -153,7 +88,7 @@ class Program(nn.Module):
 
         source = _Source(answer)
         attach(self.model, source)
-        outputs = self.model(_refilled(self._like[0], iter(tensors)))
+        outputs = self.model(refilled(self._like[0], iter(tensors)))
         if self._ids_of is not None:
             return tuple(source.asked[number][1].long() for number in self._ids_of)
         return tuple(_outputs(outputs).values())
@@ -176,7 +111,7 @@ class Inside(nn.Module):
             return rows.masked_fill((ids == nothing).unsqueeze(-1), 0.0)
 
         attach(self.model, _Source(answer))
-        return tuple(_outputs(self.model(_refilled(self._like[0], iter(tensors)))).values())
+        return tuple(_outputs(self.model(refilled(self._like[0], iter(tensors)))).values())
 
 
 class Held(nn.Module):
@@ -337,26 +272,13 @@ class Model:
 _BATCH = torch.export.Dim("batch")
 
 
-def name_of(path: str) -> str:
-    """Return the name of the input at a path of features: user, of /user; features, of a tensor."""
-    return path.lstrip("/:;").replace("/", ".").replace(":", ".").replace(";", ".") or "features"
-
-
 def _exported(program: nn.Module, tensors: list[Tensor], axes: list[dict[int, Any]]) -> Any:
     """Trace a program. Raises UsageError where torch cannot."""
-    try:
-        with torch.no_grad():
-            made = torch.export.export(
-                program.eval(), tuple(tensors), dynamic_shapes=(tuple(axes),), strict=False
-            )
-    except EdlError:
-        raise
-    except Exception as error:  # torch and the user's forward may raise anything
-        told = next((line for line in str(error).splitlines() if line.strip()), "")
-        raise UsageError(
-            f"torch.export cannot trace the model: {type(error).__name__}: {told[:_SAID]} "
-            "(rows and dense values alone are exported by --to rows)"
-        ) from error
+    refused = told_as(UsageError, "torch.export cannot trace the model", ROWS_ALONE)
+    with refused, torch.no_grad(), quiet():
+        made = torch.export.export(
+            program.eval(), tuple(tensors), dynamic_shapes=(tuple(axes),), strict=False
+        )
     inputs = [node for node in made.graph.nodes if node.op == "placeholder"][-len(tensors) :]
     for node, wanted in zip(inputs, axes, strict=True):
         shape = node.meta["val"].shape
@@ -364,8 +286,7 @@ def _exported(program: nn.Module, tensors: list[Tensor], axes: list[dict[int, An
             if isinstance(shape[axis], int):
                 raise UsageError(
                     f"the model takes features of the size {shape[axis]} only, on an axis that is "
-                    "of another size from batch to batch (rows and dense values alone are exported "
-                    "by --to rows)"
+                    f"of another size from batch to batch{ROWS_ALONE}"
                 )
     return made
 

@@ -32,7 +32,7 @@ from .group.hybrid import HybridTrainer
 from .group.loop import GroupWorker, OnBegin, RoundPlan, begin_alike
 from .group.slices import SliceReader
 from .group.state_keeper import Door, StateKeeper, WholeKeeper
-from .model import model_spec
+from .model import Passes, model_spec
 from .reports import Status
 from .servers.loop import Worker
 from .servers.trace import TracedClient, WorkerTrace, ignore
@@ -184,7 +184,7 @@ class Factory:
             ps,
             parts.spec,
             device=parts.device,
-            compile=settings.compile,
+            passes=Passes.of(settings),
             exchange=Exchange(
                 get_model_steps=settings.get_model_steps,
                 ahead=bool(settings.pull_ahead),
@@ -255,7 +255,7 @@ class Factory:
             self._connect(parts.spec.of_servers, PsClient),
             parts.spec,
             device=parts.device,
-            compile=settings.compile,
+            passes=Passes.of(settings),
             staleness=settings.resolved_staleness or 0,
             patience_s=settings.server_wait_s,
         )
@@ -282,6 +282,7 @@ class Factory:
             plan=parts.definition.shard_plan or units,
             most=settings.local_batch_size,
             warmup_steps=settings.lr_warmup_steps,
+            passes=Passes.of(settings),
         )
         first_values = settings.checkpoint_dir_for_init
         keeper = ShardedKeeper(self._master, trainer, self._place.door, first_values=first_values)
@@ -299,7 +300,7 @@ class Factory:
             self._loss(parts.definition),
             parts.spec,
             device=parts.device,
-            compile=settings.compile,
+            passes=Passes.of(settings),
             warmup_steps=settings.lr_warmup_steps,
             batch=batch,
         )

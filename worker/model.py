@@ -6,17 +6,45 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..common.settings import JobSettings
 from ..nn.dense import dense_tensors, model_spec
 from ..nn.embedding import Embedding
+from ..nn.precision import Precision
 
-__all__ = ["compiled", "dense_tensors", "model_spec"]
+__all__ = ["PLAIN", "Passes", "compiled", "dense_tensors", "model_spec"]
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The way in which a model passes forward and backward.
+
+    `compile`: the training forward is compiled by torch, all but the tables. `precision`: the
+    numbers of both (nn/precision.py), `repeatable` whatever was computed before.
+    """
+
+    compile: bool = False
+    precision: str = "float32"
+    repeatable: bool = False
+
+    @staticmethod
+    def of(settings: JobSettings) -> Passes:
+        """Return what a job's settings ask for."""
+        return Passes(settings.compile, settings.precision, repeatable=settings.deterministic)
+
+    def numbers(self, device: torch.device) -> Precision:
+        """Return the numbers on a device. Raises UsageError where it has none such."""
+        return Precision(self.precision, device, repeatable=self.repeatable)
+
+
+PLAIN = Passes()
 
 
 def compiled(model: nn.Module) -> Callable[..., Any]:

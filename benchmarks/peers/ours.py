@@ -50,7 +50,7 @@ from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
 from edl.ps.worker_client import PsClient, Pulled, PushOutcome, PushResult
-from edl.worker.model import model_spec
+from edl.worker.model import Passes, model_spec
 from edl.worker.servers.trainer import Exchange, PsTrainer
 
 SETTINGS = JobSettings(num_ps=1, use_async=True, log_level="warning")
@@ -97,7 +97,7 @@ def train(work: w.Work, ps: Any, spec: ModelSpec, settings: JobSettings, growing
         ps,
         spec,
         device=torch.device("cpu"),
-        compile=settings.compile,
+        passes=Passes.of(settings),
         exchange=Exchange(
             ahead=pull_ahead,
             push_pull=settings.push_brings_dense,

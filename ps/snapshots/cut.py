@@ -39,7 +39,8 @@ from ..books.store import Store
 from ..rows.optimizers import Floats, Ints, Rules
 from ..rows.table import RowBlock
 
-PIECE_NBYTES = 64 << 20  # of one file; memory needed beside the store is about three of them
+# Of one file. Memory needed beside the store is about three of them; ten where files go to a URL.
+PIECE_NBYTES = 64 << 20
 _FLOAT32, _UINT16, _INT64 = np.dtype(np.float32), np.dtype(np.uint16), np.dtype(np.int64)
 _NO_STEPS = np.zeros(1, np.int64)
 

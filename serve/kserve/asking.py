@@ -88,11 +88,11 @@ class Asking:
             timer.cancel()
 
     def _too_late(self, model: Model, asked: Asked, answered: asyncio.Future[Asked]) -> None:
-        model.give_up(asked)
         if not answered.done():
             answered.set_exception(
                 Refused(Why.LATE, f"the model has not answered within {self._timeout_s:g} s")
             )
+        model.give_up(asked)
 
     # -- what is told of the server and its models
 

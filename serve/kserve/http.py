@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..repository import Repository
-from . import tensors
+from . import answers, tensors
 from .asking import Asking
 from .refused import Refused, Why
 
@@ -133,7 +133,7 @@ class App:
             version,
             lambda inputs, outputs: tensors.from_http(body, json_nbytes, inputs, outputs),
         )
-        head, bodies = tensors.as_http(answer, question, name, version)
+        head, bodies = answers.as_http(answer, question, name, version)
         if not bodies:
             await _send(send, 200, _JSON, head)
             return

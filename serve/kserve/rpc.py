@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from ...common.token_check import TOKEN_KEY
 from ...proto import kserve_pb2 as pb
-from . import tensors
+from . import answers, tensors
 from .asking import Asking
 from .refused import Refused
 
@@ -72,7 +72,7 @@ class Service:
             asked.model_version,
             lambda inputs, outputs: tensors.from_message(asked, inputs, outputs),
         )
-        outputs = tensors.chosen(answer, question)
+        outputs = answers.chosen(answer, question)
         return pb.InferReply(
             model_name=asked.model_name,
             model_version=version,
@@ -81,7 +81,7 @@ class Service:
                 pb.InferTensor(name=name, datatype=tensors.datatype_of(each), shape=each.shape)
                 for name, each in outputs.items()
             ],
-            raw_output_contents=[tensors.packed(each) for each in outputs.values()],
+            raw_output_contents=[answers.packed(each) for each in outputs.values()],
         )
 
 

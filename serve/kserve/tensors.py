@@ -1,4 +1,4 @@
-"""Requests as arrays and answers as bytes: the coding of KServe's v2 protocol, at the server.
+"""Requests as arrays: the coding of KServe's v2 protocol, at the server.
 
 Pure. JSON has values, flat or nested; behind it (`Inference-Header-Content-Length`) or in a message
 of gRPC lie bytes: little-endian, row by row; of BYTES each element after its length as uint32. What
@@ -27,7 +27,6 @@ from .refused import Refused, Why
 MOST_ROWS = 1 << 20  # of a request
 _BYTES = "BYTES"
 _KINDS: dict[str, set[type]] = {"b": {bool}, "u": {int}, "i": {int}, "f": {int, float}}
-_ENCODED = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -61,9 +60,6 @@ def described(column: Column) -> str:
 def as_metadata(columns: Sequence[Column]) -> list[dict[str, Any]]:
     """Return columns as a model's metadata tells of them."""
     return [{"name": c.name, "datatype": c.datatype, "shape": [-1, *c.shape]} for c in columns]
-
-
-# -- from whoever asks
 
 
 def from_http(
@@ -107,21 +103,25 @@ def _parsed(head: bytes) -> dict[str, Any]:
     try:
         told: dict[str, Any] = foreign.parse(head)
         # By hand: `must_be` on some ten inputs takes longer than all the rest of a small request.
-        if (
-            type(told) is not dict
-            or type(told.get("inputs")) is not list
-            or not all(
-                type(each) is dict
-                and type(each.get("name")) is str
-                and type(each.get("datatype")) is str
-                and type(each.get("shape")) is list
-                for each in told["inputs"]
-            )
-        ):
+        if type(told) is not dict or not _is_plain(told.get("inputs")):
             foreign.must_be(told, {"inputs": [{"name": str, "datatype": str, "shape": list}]})
     except ValueError as error:  # UnicodeDecodeError too
         raise _invalid(f"the request is no JSON of the protocol: {error}") from error
     return told
+
+
+def _is_plain(inputs: Any) -> bool:
+    if type(inputs) is not list:
+        return False
+    for each in inputs:
+        if (
+            type(each) is not dict
+            or type(each.get("name")) is not str
+            or type(each.get("datatype")) is not str
+            or type(each.get("shape")) is not list
+        ):
+            return False
+    return True
 
 
 def _split(body: bytes, json_nbytes: str) -> tuple[bytes, memoryview]:
@@ -237,6 +237,8 @@ def _listed(column: Column, sizes: tuple[int, ...], values: Any) -> NDArray[Any]
             f"{json.dumps(strange)[:40]}"
         )
     try:
+        if dtype.kind != "f":
+            return np.array(flat, dtype).reshape(sizes)
         with np.errstate(over="ignore"):
             return np.array(flat, dtype).reshape(sizes)
     except OverflowError as error:
@@ -351,63 +353,3 @@ def _invalid(what: str) -> Refused:
 
 def _sizes(shape: Sequence[int]) -> str:
     return f"[{', '.join(map(str, shape))}]"
-
-
-# -- to whoever asked
-
-
-def chosen(outputs: Arrays, question: Question) -> Arrays:
-    """Return the outputs that were asked for, in that order."""
-    if not question.wanted:
-        return outputs
-    return {name: outputs[name] for name in question.wanted}
-
-
-def as_http(
-    outputs: Arrays, question: Question, model: str, version: str
-) -> tuple[bytes, list[Any]]:
-    """Return the JSON of an answer, and the bytes that come behind it.
-
-    Raises Refused where JSON cannot hold a value.
-    """
-    told: list[dict[str, Any]] = []
-    bodies: list[Any] = []
-    for name, array in chosen(outputs, question).items():
-        tensor: dict[str, Any] = {
-            "name": name,
-            "datatype": datatype_of(array),
-            "shape": list(array.shape),
-        }
-        told.append(tensor)
-        if question.wanted.get(name, question.raw):
-            body = packed(array)
-            tensor["parameters"] = {"binary_data_size": len(body)}
-            bodies.append(body)
-        else:
-            tensor["data"] = _values(array)
-    head: dict[str, Any] = {"model_name": model, "model_version": version}
-    if question.id:
-        head["id"] = question.id
-    head["outputs"] = told
-    try:
-        return _ENCODED(head).encode(), bodies
-    except ValueError as error:
-        raise _invalid(
-            "an output is NaN or infinite, which JSON has not: ask for bytes "
-            '(parameters: {"binary_data_output": true})'
-        ) from error
-
-
-def _values(array: NDArray[Any]) -> list[Any]:
-    flat: list[Any] = array.reshape(-1).tolist()
-    if array.dtype.kind in "SUO":
-        return [each.decode(errors="replace") if isinstance(each, bytes) else each for each in flat]
-    return flat
-
-
-def packed(array: NDArray[Any]) -> bytes:
-    """Return an array's bytes as the protocol has them."""
-    if array.dtype.kind in "SUO":
-        texts = [e.encode() if isinstance(e, str) else bytes(e) for e in array.reshape(-1).tolist()]
-        return b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()

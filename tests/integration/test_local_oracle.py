@@ -25,7 +25,7 @@ from edl.nn import (
 )
 from edl.nn.device import seed_of
 from edl.nn.optimizers import learning_rate
-from edl.worker.model import model_spec
+from edl.worker.model import Passes, model_spec
 from edl.worker.servers.trainer import Exchange, PsTrainer
 
 torch.set_num_threads(1)
@@ -170,7 +170,12 @@ def test_a_compiled_model_learns_the_same(monkeypatch):
     for compiled in (False, True):
         with serving(1, spec) as client:
             trainer = PsTrainer(
-                make_model, loss_of, client, spec, device=torch.device("cpu"), compile=compiled
+                make_model,
+                loss_of,
+                client,
+                spec,
+                device=torch.device("cpu"),
+                passes=Passes(compile=compiled),
             )
             found.append(run(trainer, 20))
 

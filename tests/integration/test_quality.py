@@ -4,8 +4,10 @@ The gates are those of the definitions' docstrings; of flights only 40,000 are h
 logistic regression of the same ids (scikit-learn, C = 0.1) reaches an AUC of 0.761.
 """
 
+import signal
+
 import pytest
-from tools.jobs import Job
+from tools.jobs import WAIT_S, Job, send
 
 from edl.data.datasets import list_datasets, prepare
 
@@ -20,8 +22,12 @@ def data(tmp_path_factory):
     return lambda name: prepare(name, out, echo=lambda line: None)
 
 
-def trained(folder, data, definition, **settings):
-    """Train a definition, and return how the job ended."""
+def begun(fraction):
+    return lambda status: status["records_done"] >= fraction * status["records_total"] > 0
+
+
+def trained(folder, data, definition, kills=0, wait_s=WAIT_S, **settings):
+    """Train a definition, with so many kills of a worker, and return how the job ended."""
     train, validation = (
         next(path for path in sorted(data.iterdir()) if path.name.startswith(part))
         for part in ("train", "validation")
@@ -33,13 +39,15 @@ def trained(folder, data, definition, **settings):
         training_data=str(train),
         validation_data=str(validation),
         checkpoint_dir="",
-        use_async=True,
         num_workers=2,
         num_ps=2,
-        **settings,
+        **{"use_async": True, **settings},
     )
     with job:
-        assert 0 == job.wait(), job.logs()
+        for kill in range(kills):
+            status = job.watch(begun((kill + 1) / (kills + 2)), wait_s)
+            assert send(status["workers"][0]["pid"], signal.SIGKILL)
+        assert 0 == job.wait(wait_s), job.logs()
     return job.result()
 
 
@@ -79,6 +87,58 @@ def test_resnet20_reaches_its_gate_with_the_statistics_of_its_batch_norms(data, 
     found = trained(tmp_path, data("digits"), "resnet20", **settings)
 
     assert found["best"]["value"] >= 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("definition", "name", "epochs", "minibatch", "gates"),
+    [
+        ("mmoe", "census", 4, 128, {"income_auc": 0.91, "never_married_auc": 0.955}),
+        ("two_tower", "ml-100k-histories", 6, 256, {"recall_at_50": 0.30}),
+        ("din", "ml-100k-histories", 3, 128, {"auc": 0.785}),
+    ],
+)
+def test_recommender_reaches_its_gate_though_a_worker_is_killed(
+    definition, name, epochs, minibatch, gates, data, tmp_path
+):
+    """Histories come out of a package that is downloaded."""
+    found = reached(
+        tmp_path,
+        data(name),
+        definition,
+        kills=1,
+        num_epochs=epochs,
+        minibatch_size=minibatch,
+        seed=1,
+    )
+
+    missed = {metric: found[metric] for metric, gate in gates.items() if found[metric] < gate}
+    assert {} == missed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("definition", "name", "epochs", "minibatch", "gate"),
+    [
+        ("mobilenet_v2", "digits", 6, 32, 0.97),
+        ("resnet50", "digits", 6, 32, 0.97),
+        ("gpt", "shakespeare", 1, 16, 0.45),
+    ],
+)
+def test_dense_definition_reaches_its_gate_by_all_reduce(
+    definition, name, epochs, minibatch, gate, data, tmp_path
+):
+    settings = {
+        "num_epochs": epochs,
+        "minibatch_size": minibatch,
+        "seed": 1,
+        "strategy": "allreduce",
+    }
+    settings |= {"use_async": False, "kills": 1, "wait_s": 3000.0}
+    found = reached(tmp_path, data(name), definition, **settings)
+
+    assert found["accuracy"] >= gate
 
 
 def test_text_transformer_reaches_its_gate_where_its_data_are_prepared(tmp_path):

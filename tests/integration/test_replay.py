@@ -55,8 +55,8 @@ def kill_a_worker(running):
 
 
 MODES = {
-    "async": {"use_async": True, "lr_staleness_modulation": True},
-    "sync": {"grads_to_wait": 3, "staleness": 1},
+    "async": {"use_async": True, "lr_staleness_modulation": True, "precision": "fp16"},
+    "sync": {"grads_to_wait": 3, "staleness": 1, "precision": "bf16"},
 }
 
 

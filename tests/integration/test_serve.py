@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from tools.serving import FAR_S, Process
 from tools.trained import KNOWN, records_of, train
 
 import edl
@@ -20,61 +20,9 @@ from edl.common.identity import Identity
 from edl.distill.frames import Part
 from edl.distill.kserve.link import connect
 
-FAR_S = 60.0
 NAME = "flights"
 SPAN = 20  # records of a request
 PATH = f"/v2/models/{NAME}/infer"
-
-
-class Process:
-    """A server of this machine, until the end of the block."""
-
-    def __init__(self, *arguments):
-        self._arguments = arguments
-        self.said = []
-
-    def __enter__(self):
-        command = [sys.executable, "-m", "edl", "serve", *self._arguments]
-        self.child = subprocess.Popen(
-            [*command, "--http_port", "0", "--grpc_port", "0"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        timer = threading.Timer(FAR_S, self.child.kill)
-        timer.start()
-        for line in self.child.stdout:
-            self.said.append(line)
-            if found := re.match(r"gRPC at (\S+), metrics at http://(\S+)/metrics", line):
-                self.rpc, self.http = found.groups()
-                break
-        else:
-            pytest.fail("".join(self.said))
-        timer.cancel()
-        timer.join()
-        return self
-
-    def __exit__(self, *_):
-        self.child.kill()
-        self.child.communicate()
-
-    def end(self):
-        """Send SIGTERM; return the exit code."""
-        self.child.send_signal(signal.SIGTERM)
-        text, _ = self.child.communicate(timeout=FAR_S)
-        self.said.append(text)
-        return self.child.returncode
-
-    def ask(self, body=None, path=PATH, connection=None):
-        """Return the status and the JSON of an answer."""
-        there = connection or http.client.HTTPConnection(self.http, timeout=FAR_S)
-        there.request("GET" if body is None else "POST", path, body)
-        reply = there.getresponse()
-        told = reply.read()
-        if connection is None:
-            there.close()
-        return reply.status, json.loads(told)
 
 
 def columns(trained, first, last):
@@ -127,7 +75,7 @@ def test_a_served_checkpoint_answers_to_the_bit_and_is_swapped_under_load(place)
     before = computed(first, trained, inputs)
     where = f"{NAME}={folder / 'checkpoints'}"
     with Process(where, "--data", str(folder / "few.npz"), "--watch_s", "0.1") as server:
-        status, answer = server.ask(body)
+        status, answer = server.ask(PATH, body)
         taught = {}
         for address in (f"kserve+http://{server.http}", f"kserve+grpc://{server.rpc}"):
             link = connect(f"{address}/{NAME}", Identity("none"))
@@ -135,7 +83,7 @@ def test_a_served_checkpoint_answers_to_the_bit_and_is_swapped_under_load(place)
             (taught[address],) = link.teach(parts, 2 * KNOWN, FAR_S, False).parts
             link.close()
         answers, failures = asked_while_swapped(server, place)
-        wrong, _ = server.ask("{}")
+        wrong, _ = server.ask(PATH, "{}")
         code = server.end()
 
     assert (200, "4") == (status, answer["model_version"])
@@ -165,7 +113,7 @@ def asked_while_swapped(server, place):
         there = http.client.HTTPConnection(server.http, timeout=FAR_S)
         body = as_json(columns(trained, start, start + SPAN))
         while not over.is_set():
-            status, answer = server.ask(body, connection=there)
+            status, answer = server.ask(PATH, body, connection=there)
             if status == 200:
                 data = answer["outputs"][0]["data"]
                 answers.append((start, answer["model_version"], data))

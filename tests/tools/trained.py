@@ -63,9 +63,13 @@ def predicted(
 
 
 def records_of(definition: Definition, numbers: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the records of these numbers, for the ranker or another with columns of numbers."""
+    """Return the records of these numbers, for the ranker, or one with columns of the zoo."""
     columns = getattr(definition.module, "COLUMNS", ())
-    found = {name: numbers * 3 + place for place, name in enumerate(columns)}
+    found: dict[str, Any] = {name: numbers * 3 + place for place, name in enumerate(columns)}
+    if texts := getattr(definition.module, "CATEGORIES", ()):  # the census
+        found = {name: (numbers * 3 + place).astype(np.str_) for place, name in enumerate(texts)}
+        others = (*definition.module.NUMBERS, "capital_gain", "capital_loss")
+        found |= {name: numbers * 5 % 90 + place for place, name in enumerate(others)}
     return {**found, "record": numbers, "label": numbers % 2}
 
 

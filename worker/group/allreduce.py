@@ -34,7 +34,8 @@ from ...nn.device import outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.embedding import tables
 from ...nn.fitness import Weights, check_loss, refuse_tables
 from ...nn.model_spec import ModelSpec
-from ..model import compiled
+from ...nn.precision import Overflow
+from ..model import PLAIN, Passes, compiled
 from ..trainer import GroupTrainer
 from .slices import Slice
 from .state import GroupState
@@ -147,7 +148,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         spec: ModelSpec,
         *,
         device: torch.device,
-        compile: bool = False,
+        passes: Passes = PLAIN,
         warmup_steps: int = 0,
         batch: AdaptiveBatch | None = None,
         hooks: StepHooks | None = None,
@@ -167,7 +168,8 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         self.meter: StepMeter | None = None  # of a round whose steps are measured
         self._spec = spec
         self._device = device
-        self._forward = compiled(self.model) if compile else self.model
+        self._numbers = passes.numbers(device)
+        self._forward = self._numbers.of(compiled(self.model) if passes.compile else self.model)
         self._loss = loss
         self._warmup_steps = warmup_steps
         self._buffers = Buffers(self.model)
@@ -182,6 +184,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
     def enter(self, world: int) -> None:
         """Train with so many members, in torch's default process group."""
         self._world = world
+        self._numbers.reset()
         words = 2 + len(self._buffers.names) + len(self.state.parameters) + self._hooks.words()
         self._ddp = DistributedDataParallel(
             _Weighted(self.model, self._forward, self._loss, self._weights, words),
@@ -202,6 +205,17 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         Raises NonFinite, torch's errors, or the user's.
 
         wish: the round shall end after this step.
+        """
+        step = self._numbers.fit(lambda: self._pass(piece, wish))
+        if self.meter is not None and (measured := self.meter.exchange()) is not None:
+            step.measured = measured
+            step.ends_round |= measured.chosen not in (0, self.meter.minibatch)
+        return step
+
+    def _pass(self, piece: Slice, wish: bool) -> Reduced:
+        """Compute the gradients once.
+
+        All members raise Overflow, or none does: they have the same ones.
         """
         assert self._ddp is not None, "a step needs its round"
         task = piece.lease.task
@@ -224,7 +238,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
                 self._hooks.begin_part(prepared)
                 inputs = to_device(features, self._device), to_device(labels, self._device)
                 with self._watch(piece, weight, last):
-                    loss, value = self._ddp(*inputs, weight * self._world)
+                    loss, value = self._ddp(*inputs, weight * self._world * self._numbers.factor())
                     mean += value * weight
                     if last:
                         self._hooks.before_all_reduce()
@@ -244,12 +258,9 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         gradients = [parameter.grad for parameter in self.state.parameters]
         there = [gradient for gradient in gradients if gradient is not None]
         if there and not math.isfinite(float(nn.utils.get_total_norm(there))):
-            raise NonFinite(f"the gradient of the minibatch is not finite (the loss is {mean:g})")
-        step = Reduced(gradients, changes, task.id, piece.end, mean, wishes > 0, piece.total)
-        if self.meter is not None and (measured := self.meter.exchange()) is not None:
-            step.measured = measured
-            step.ends_round |= measured.chosen not in (0, self.meter.minibatch)
-        return step
+            raise Overflow(f"the gradient of the minibatch is not finite (the loss is {mean:g})")
+        self._numbers.unscale(gradients)
+        return Reduced(gradients, changes, task.id, piece.end, mean, wishes > 0, piece.total)
 
     def _tell(self, words: Sequence[float], earlier: Sequence[Tensor | None]) -> list[float]:
         """End DDP's reduction after the backward pass, and return the sums of all members' words.
@@ -316,7 +327,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
 
     def outputs(self, features: Any) -> Any:
         """Return the model's outputs in evaluation mode, on the CPU."""
-        return outputs_of(self.model, features, self._device)
+        return outputs_of(self.model, features, self._device, self._numbers)
 
     def refresh(self) -> None:
         """Do nothing: the values are those of now already."""

@@ -31,6 +31,7 @@ from ...nn.embedding import tables
 from ...nn.model_spec import ModelSpec
 from ...ps.books.ledger import Span
 from ...ps.worker_client import PsClient
+from ..model import PLAIN, Passes
 from ..servers.ids import Unique
 from ..task_stream import Item
 from ..trainer import GroupTrainer
@@ -58,7 +59,7 @@ class HybridTrainer(GroupTrainer[Reduced]):
         spec: ModelSpec,
         *,
         device: torch.device,
-        compile: bool = False,
+        passes: Passes = PLAIN,
         staleness: int,
         patience_s: float,
     ) -> None:
@@ -81,7 +82,7 @@ class HybridTrainer(GroupTrainer[Reduced]):
             before_reduce=self._wait_for_pushes,
         )
         self._dense = AllReduceTrainer(
-            lambda: model, loss, spec, device=device, compile=compile, hooks=self._rows
+            lambda: model, loss, spec, device=device, passes=passes, hooks=self._rows
         )
         self.model = self._dense.model
         self.state: GroupState = self._dense.state

@@ -28,6 +28,8 @@ from ...nn.device import outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.embedding import tables
 from ...nn.fitness import check_loss, refuse_tables
 from ...nn.model_spec import ModelSpec
+from ...nn.precision import Overflow
+from ..model import PLAIN, Passes
 from ..trainer import GroupTrainer
 from .parts import Part, Read
 from .sharded_state import ShardedState, Step, fill_meta
@@ -76,6 +78,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         plan: ShardPlan = units,
         most: int = 0,
         warmup_steps: int = 0,
+        passes: Passes = PLAIN,
     ) -> None:
         """Make the model, which is in no round yet.
 
@@ -94,6 +97,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         self.takes = self.agreed = 0
         self._spec, self._loss, self._plan = spec, loss, plan
         self._device, self._most = device, most
+        self._numbers = passes.numbers(device)
         self._sharded: nn.Module | None = None
         self._weights: list[Any] = []  # torch's DTensors
         self._buffers = Buffers(nn.Module())
@@ -133,6 +137,7 @@ class ShardedTrainer(GroupTrainer[Step]):
                 mine.copy_(theirs)
             state.shared = [tensor.detach() for tensor in shared]
         self._sharded = model
+        self._numbers.reset()
         self._sum([1.0])
         state.settle()
 
@@ -147,6 +152,10 @@ class ShardedTrainer(GroupTrainer[Step]):
 
         wish: the round shall end after this step.
         """
+        return self._numbers.fit(lambda: self._pass(piece, wish))
+
+    def _pass(self, piece: Slice, wish: bool) -> Step:
+        """Compute the step once; all members raise Overflow, or none does."""
         assert self._sharded is not None, "a step needs its round"
         task = piece.lease.task
         seed_step(
@@ -165,6 +174,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         mine = [None if w.grad is None else w.grad.to_local() for w in self._weights]
         there = [gradient for gradient in mine if gradient is not None]
         told[3] = float(bool(there) and not math.isfinite(float(nn.utils.get_total_norm(there))))
+        self._numbers.unscale(mine)
         gradients = [mine, *(self._mirrored(mirror, mine) for mirror in self.state.current[1:])]
         step = Step(gradients, changes, task.id, piece.end)
         if self._device.type == "cuda":
@@ -175,7 +185,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         _, wishes, takes, bad, step.loss = self._sum(told)
         if bad:
             self.state.pending = None
-            raise NonFinite(
+            raise Overflow(
                 f"the gradient of the minibatch is not finite (the loss is {step.loss:g})"
             )
         if takes == told[2] * self._world:  # all were told to take as many cuts
@@ -215,12 +225,12 @@ class ShardedTrainer(GroupTrainer[Step]):
             weight = count / piece.total
             before = self._buffers.snapshot() if number >= len(parts) else None
             inputs, wanted = to_device(features, self._device), to_device(labels, self._device)
-            loss = self._loss(self._sharded(inputs), wanted)
+            loss = self._loss(self._numbers.of(self._sharded)(inputs), wanted)
             check_loss(loss)
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise NonFinite(f"the loss is {value}")
-            torch.autograd.backward(loss * (weight * self._world))
+            torch.autograd.backward(loss * (weight * self._world * self._numbers.factor()))
             share, mean = share + weight, mean + value * weight
             if before is not None:
                 self._buffers.restore(before)
@@ -271,7 +281,7 @@ class ShardedTrainer(GroupTrainer[Step]):
     @torch.no_grad()
     def outputs(self, features: Any) -> Any:
         """Return the model's outputs in evaluation mode, on the CPU."""
-        return outputs_of(self._gathered(), features, self._device)
+        return outputs_of(self._gathered(), features, self._device, self._numbers)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the whole model's values, on the CPU."""

@@ -27,13 +27,15 @@ from torch import Tensor, nn
 
 from ...kernels.ids import finite
 from ...nn.buffers import Buffers, NonFinite
+from ...nn.by_name import clip_norm
 from ...nn.device import Link, outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.fitness import Weights, check_loss
 from ...nn.model_spec import ModelSpec
+from ...nn.precision import Overflow
 from ...ps.books.ledger import Span
 from ...ps.wire import quantize
 from ...ps.worker_client import PsClient, Pulled, PushResult
-from ..model import compiled, dense_tensors
+from ..model import PLAIN, Passes, compiled, dense_tensors
 from ..phases import PULL, PUSH, Phases
 from ..trainer import Gradients, Pull
 from .ids import Unique
@@ -68,8 +70,7 @@ class PsTrainer:
     Not thread-safe, but for `prepare` and the pulls it starts itself.
 
     `make_model` gives the same first values whenever it is called: servers that have not been told
-    the model are told those. `compile`: the training forward is compiled by torch, all but the
-    tables.
+    the model are told those.
     """
 
     def __init__(
@@ -80,13 +81,14 @@ class PsTrainer:
         spec: ModelSpec,
         *,
         device: torch.device,
-        compile: bool = False,
+        passes: Passes = PLAIN,
         exchange: Exchange = Exchange(),
         phases: Phases | None = None,
     ) -> None:
         self._make_model = make_model
         self.model = make_model().to(device)
-        self._forward = compiled(self.model) if compile else self.model
+        self._numbers = passes.numbers(device)
+        self._forward = self._numbers.of(compiled(self.model) if passes.compile else self.model)
         self._weights = Weights(self.model)
         self._loss = loss
         self._ps = ps
@@ -171,6 +173,21 @@ class PsTrainer:
         computed again, by anybody, is the same one. Raises NonFinite.
         """
         self._steps_since_pull += 1
+        result = self._numbers.fit(lambda: self._pass(features, labels, prepared, pull, stream))
+        self._clip(result)
+        if self._exchange.wire != "float32":
+            self._round(result, stream)
+        return result
+
+    def _pass(
+        self,
+        features: Any,
+        labels: Any,
+        prepared: Mapping[str, Unique],
+        pull: Pull,
+        stream: tuple[int, ...],
+    ) -> Gradients:
+        """Pass forward and backward once. Raises NonFinite, Overflow for what gradients are."""
         assert self._loss is not None, "a definition without loss leases no training task"
         seed_step(seed_of(self._spec.seed, *stream), self._device)
         if not self.model.training:
@@ -184,18 +201,32 @@ class PsTrainer:
         self._weights.check()
         loss = self._loss(outputs, to_device(labels, self._device))
         check_loss(loss)
-        loss.backward()  # type: ignore[no-untyped-call]
+        factor = self._numbers.factor()
+        (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
         value = float(loss.detach())
         if not np.isfinite(value):
             raise NonFinite(f"the loss is {value}")
+        self._numbers.unscale(parameter.grad for parameter in self._parameters)
         result = Gradients(list(self._known or []), self._dense_gradients(), source.gradients())
         result.loss = value
+        for _, sums_UD in result.rows.values():
+            self._numbers.unscale([torch.from_numpy(sums_UD)])
         for name, values in [*result.dense.items(), *((n, v) for n, (_, v) in result.rows.items())]:
             if not finite(values):
-                raise NonFinite(f"the gradient of {name!r} is not finite (the loss is {value:g})")
-        if self._exchange.wire != "float32":
-            self._round(result, stream)
+                raise Overflow(f"the gradient of {name!r} is not finite (the loss is {value:g})")
         return result
+
+    def _clip(self, gradients: Gradients) -> None:
+        """Scale all gradients of a push to the norm that the optimizer allows at most."""
+        if not (most := clip_norm(self._spec.optimizer)):
+            return
+        found = [v for n, v in gradients.dense.items() if self._tensors[n][1] == "parameter"]
+        found += [sums_UD for _, sums_UD in gradients.rows.values()]
+        norms = [float(np.linalg.norm(values.reshape(-1))) for values in found]
+        scale = np.float32(most / (float(np.linalg.norm(norms)) + 1e-6))  # as torch
+        if scale < 1:
+            for values in found:
+                values *= scale
 
     def _dense_gradients(self) -> dict[str, Values]:
         """Return gradients of parameters and changes of buffers, by name, where there are some."""
@@ -283,7 +314,7 @@ class PsTrainer:
             self._install(pull)
         self._reset_buffers()
         self._rows.attach(prepared, pull.pulled.rows, cut, train=False)
-        return outputs_of(self.model, features, self._device)
+        return outputs_of(self.model, features, self._device, self._numbers)
 
     def refresh(self) -> None:
         """Make the dense values as they are on the servers now the model's."""

@@ -165,6 +165,15 @@ def test_a_store_that_fails_for_long_is_one_clear_sentence(place, there, clock):
     assert (errno.EIO, "flaky://a/job/x") == (raised.value.errno, raised.value.filename)
 
 
+def test_a_bucket_that_is_not_there_is_said_and_not_made(place, there, monkeypatch):
+    monkeypatch.setattr(stores, "_BUCKETS", {"flaky"})
+    there.down, there.error = True, FileNotFoundError("The specified bucket does not exist")
+
+    with pytest.raises(StoreError, match="flaky://a/job/x/a cannot be written: The specified"):
+        place.write("a", b"1")
+    assert ["put a/job/x/a"] == there.calls
+
+
 class NoCredentialsError(Exception):
     """As botocore's."""
 
@@ -190,6 +199,23 @@ def test_a_call_that_hangs_is_one_that_fails(monkeypatch):
         Place("flaky://hangs/x", Asking(patience_s=0.02)).read("a")
 
     assert time.monotonic() - began < 5
+    over.set()
+
+
+def test_the_reason_is_the_last_that_the_store_gave(monkeypatch):
+    monkeypatch.setattr(stores, "_LEAST_S", 0.02)
+    there, over, answers = world("hangs", new=True), threading.Event(), iter(["no room"])
+
+    def before(*_):
+        for text in answers:
+            raise OSError(text)
+        over.wait(10)
+
+    there.before = before
+    asking = Asking(patience_s=0.3, wait=lambda _: None)
+
+    with pytest.raises(StoreError, match="cannot be read: no room"):
+        Place("flaky://hangs/x", asking).read("a")
     over.set()
 
 

@@ -172,6 +172,12 @@ def test_list_and_glob_of_data_are_taken(data: str) -> None:
             {"strategy": "allreduce", "fully_shard": True, "compile": True},
             "--fully_shard shards the model module by module, and --compile makes one piece of it",
         ),
+        (
+            {"strategy": "hybrid", "precision": "fp16"},
+            "--precision fp16 scales.*give --precision b",
+        ),
+        ({**ADAPTIVE, "precision": "fp16"}, "--batch_rule adaptive takes them as they are"),
+        ({"precision": "half"}, "--precision is one of float32, bf16, fp16, not 'half'"),
         ({"batch_rule": "linear"}, "--batch_rule is about minibatches of all workers"),
         ({"max_minibatch_size": 99}, "--max_minibatch_size is about minibatches of all workers"),
         ({**ADAPTIVE, "strategy": "ps"}, "--batch_rule is about minibatches of all workers"),
@@ -428,6 +434,7 @@ def test_a_run_is_gone_on_with_from_a_store(data: str) -> None:
         train(data, checkpoint_dir=str(folder))
     with pytest.raises(UsageError, match=r"holds newer checkpoints than flaky://.*-000000000007"):
         train(data, checkpoint_dir=str(folder), checkpoint_dir_for_init=newest[:-1] + "7")
+    assert not [name for name in there.objects if "/.edl-" in name]  # as which it was tried
     there.down, there.error = True, PermissionError(13, "Access Denied")
     for said in ("resume", "checkpoint_dir", "checkpoint_dir_for_init"):
         with pytest.raises(UsageError, match=f"^--{said}: flaky://.*Access Denied"):

@@ -13,12 +13,18 @@ BUILT_IN = {
     "census_wide_deep",
     "dcn_v2",
     "deepfm",
+    "din",
+    "gpt",
     "iris",
+    "mmoe",
     "mnist_cnn",
+    "mobilenet_v2",
     "resnet20",
+    "resnet50",
     "taught_lenet",
     "taught_text",
     "text_transformer",
+    "two_tower",
 }
 PARTS = (
     "def loss(a, b):\n    pass\ndef optimizer():\n    pass\ndef feed(r, m):\n    pass\n"

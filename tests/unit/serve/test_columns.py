@@ -34,8 +34,6 @@ def through(found, inputs):
 
 
 def test_the_columns_that_feed_reads_are_asked_for_and_no_others():
-    """Broken once: all columns of the table are asked for."""
-
     def feed(records, mode):
         return {**features(records), "p": records["pixels"]}, None
 

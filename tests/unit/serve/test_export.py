@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from tools.jobs import ZOO
 from tools.trained import records_of, train
 
 import edl
 from edl.common import storage
-from edl.common.errors import CheckpointError, UsageError
+from edl.common.errors import CheckpointError, EdlError, UsageError
 from edl.common.places import Place
 from edl.serve import export as module
+from edl.serve import export_format
+from edl.serve import exported as exported_module
 from edl.serve.export import Wish, export
 from edl.serve.export_format import read_exported
 from edl.serve.exported import open_exported
@@ -80,10 +83,24 @@ def test_a_program_answers_as_the_job_of_known_and_unknown_ids(exported, form):
     np.testing.assert_allclose(found, exported.expected(numbers), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("count", [1, 2, 300])
-def test_a_batch_may_have_any_size(exported, count):
-    for form in ("torch", "onnx", "embedding"):
-        assert (count,) == exported.answered(np.arange(count), form).shape
+def test_texts_and_crosses_of_the_census_are_answered_as_the_job_does(tmp_path):
+    census = Export(tmp_path, "census_wide_deep", ("torch",), dim=4, hidden=8)
+    numbers = np.arange(MANY)
+
+    assert ["wide", "deep"] == [table["name"] for table in census.manifest["tables"]]
+    assert "BYTES" == census.manifest["feed"]["columns"][1]["datatype"]
+    np.testing.assert_allclose(
+        census.answered(numbers, "torch"), census.expected(numbers), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("form", ["torch", "onnx", "embedding"])
+def test_a_batch_may_have_any_size(ranker, form):
+    served = open_exported(ranker.out, form=form)
+
+    for count in (1, 2, 300):
+        found = served.infer(ranker.request(np.arange(count)))["output"]
+        assert (count,) == found.shape
 
 
 def test_a_program_with_its_tables_inside_answers_as_the_job_of_known_ids(ranker):
@@ -116,7 +133,7 @@ def test_a_program_with_its_tables_inside_answers_as_the_job_of_known_ids(ranker
 
 @pytest.mark.parametrize("rows_dtype", ["float16", "int8"])
 def test_rows_of_fewer_bits_are_as_far_off_as_is_told(ranker, tmp_path, rows_dtype):
-    """Broken once: the error that is told is that of another kind of rows."""
+    """Broken once: outputs are compared with those of the model with the same near rows."""
     forms = ("torch", "embedding", "rows")
     made = export(
         ranker.trained.checkpoint,
@@ -174,6 +191,38 @@ def test_the_example_request_has_the_example_response(exported):
     np.testing.assert_allclose(found["output"], expected["output"], rtol=1e-5)
 
 
+READS = """
+from pathlib import Path
+WORDS = {reads}
+"""
+BY_LAYER = READS.format(
+    reads="__import__('edl.nn.preprocess').nn.preprocess.IndexLookup("
+    "str(Path(__file__).with_name('words.txt')))"
+)
+BY_ITSELF = READS.format(reads="Path(__file__).with_name('words.txt').read_text()")
+
+
+@pytest.mark.parametrize("reads", [BY_LAYER, BY_ITSELF])
+def test_what_layers_have_read_beside_a_definition_goes_with_it(tmp_path, reads):
+    """Broken once: the copy of the definition lacks its vocabulary and cannot be imported."""
+    place = tmp_path / "definition"
+    place.mkdir()
+    (place / "mine.py").write_text((ZOO / "ranker.py").read_text() + reads)
+    (place / "words.txt").write_text("a\nb\n")
+    made = Export(tmp_path, str(place / "mine.py"), ("torch",))
+    shutil.rmtree(place)
+
+    manifest = read_exported(made.out).values
+    files = {path.name for path in made.out.iterdir()}
+    if reads == BY_LAYER:
+        assert {"definition.py", "words.txt"} <= files
+        assert (9,) == made.answered(np.arange(9), "torch").shape
+    else:
+        assert not {"definition.py", "words.txt"} & files
+        assert "a copy of it does not work by itself" in manifest["notes"][0]
+        assert manifest["feed"] is None
+
+
 def test_an_export_is_a_source_of_a_server(deepfm):
     """Broken once: an exported model is taken for a folder of checkpoints."""
     source = source_of("flights", str(deepfm.out), Options())
@@ -215,6 +264,44 @@ def test_a_torn_or_changed_file_is_refused_with_its_name(deepfm, tmp_path):
                 with pytest.raises(CheckpointError, match=name):
                     read_exported(folder, checksums=False)
             shutil.rmtree(folder)
+
+
+def _changed(values, rng):
+    """Return a manifest with one value that is another, and of another type mostly."""
+    changed = json.loads(json.dumps({k: v for k, v in values.items() if k != "checksum"}))
+    at = changed
+    while True:
+        keys = list(at) if isinstance(at, dict) else range(len(at))
+        if not keys:
+            return changed
+        key = keys[int(rng.integers(len(keys)))]
+        if not isinstance(at[key], dict | list) or not at[key] or rng.random() < 0.15:
+            strange = [None, -1, 1 << 70, "x", "../x", [], {}, {"a": 1}, [3], 0.5]
+            at[key] = strange[int(rng.integers(len(strange)))]
+            return changed
+        at = at[key]
+
+
+def test_a_strangers_manifest_is_an_error_or_is_read(ranker, tmp_path):
+    """Broken once: the kinds of a feed's columns are taken for an object, whatever they are."""
+    folder = tmp_path / "strange"
+    shutil.copytree(ranker.out, folder)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(150):
+        values = _changed(ranker.manifest, rng)
+        values["checksum"] = export_format._checksum(values)
+        (folder / "MANIFEST.json").write_text(json.dumps(values))
+        try:
+            found = read_exported(folder, checksums=False)
+            exported_module.tables_of(found)
+            exported_module._feed_of(found)
+            for form in ("torch", "onnx", "embedding"):
+                for name in found.form(form).values():
+                    found.path(name)
+        except EdlError:
+            refused += 1
+    assert 75 < refused < 150
 
 
 def test_what_cannot_be_exported_leaves_nothing_behind(deepfm, tmp_path):

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from edl.distill.kserve.tensors import DTYPES
 from edl.proto import kserve_pb2 as pb
-from edl.serve.kserve import tensors
+from edl.serve.kserve import answers, tensors
 from edl.serve.kserve.refused import Refused, Why
 from edl.serve.servable import Column
 
@@ -212,9 +212,9 @@ def test_values_of_each_type_survive_each_way(datatype, data):
     column = Column("v", datatype, (3,))
     question = tensors.Question({}, 2, {}, False, "")
 
-    head, _ = tensors.as_http({"v": values}, question, "m", "1")
+    head, _ = answers.as_http({"v": values}, question, "m", "1")
     listed = json.loads(head)["outputs"][0]
-    raw = tensors.packed(values)
+    raw = answers.packed(values)
     message = pb.InferRequest(raw_input_contents=[raw])
     message.inputs.add(name="v", datatype=datatype, shape=shape)
 
@@ -230,14 +230,14 @@ def test_nan_is_in_no_json_and_whoever_asks_is_told_how_to_get_it():
     outputs = {"sum": np.array([np.nan], np.float32)}
 
     with pytest.raises(Refused, match="binary_data_output"):
-        tensors.as_http(outputs, tensors.Question({}, 1, {}, False, ""), "m", "1")
+        answers.as_http(outputs, tensors.Question({}, 1, {}, False, ""), "m", "1")
 
 
 def test_the_outputs_that_are_asked_for_come_in_that_order_each_as_it_was_asked_for():
     outputs = {"sum": np.ones(1, np.float32), "name": np.array(["é"])}
     question = tensors.Question({}, 1, {"name": True, "sum": False}, False, "")
 
-    head, bodies = tensors.as_http(outputs, question, "m", "3")
+    head, bodies = answers.as_http(outputs, question, "m", "3")
 
     told = json.loads(head)
     assert ("m", "3") == (told["model_name"], told["model_version"])

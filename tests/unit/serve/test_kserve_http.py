@@ -241,6 +241,27 @@ def test_who_waits_longer_than_is_promised_is_told_so_and_holds_nothing_any_more
     assert "has not answered within 0.02 s" in reply.told["error"]
 
 
+def test_who_waits_in_the_queue_too_long_is_told_the_same():
+    served = Adding()
+    with serving(served, timeout_s=0.05) as (_, ask):
+
+        async def two(app):
+            served.may_answer.clear()
+            served.computing.clear()
+            first = asyncio.create_task(asgi.ask(app, "POST", INFER, [request()]))
+            await asyncio.to_thread(served.computing.wait, FAR_S)
+            late = await asgi.ask(app, "POST", INFER, [request(2)])
+            served.may_answer.set()
+            await first
+            return late
+
+        served.batches.clear()
+        late = ask(two)
+
+    assert "has not answered within 0.05 s" in late.told["error"]
+    assert [1] == served.batches
+
+
 def test_a_queue_that_is_full_is_a_503():
     served = Adding()
     with serving(served, rules=Rules(max_queued=2)) as (_, ask):

@@ -101,7 +101,6 @@ def test_a_row_twice_is_an_error_and_so_is_a_value_beyond_the_type(tmp_path):
 
 
 def test_more_room_is_made_where_many_ids_have_their_home_at_the_end(tmp_path, monkeypatch):
-    """Broken once: what is filled ends before its last bucket is looked at."""
     monkeypatch.setattr(table_file, "_TAIL", 2)
     monkeypatch.setattr(table_file, "_LOAD", 500.0)  # so there is one home
     ids = np.arange(99)
@@ -123,10 +122,7 @@ def test_opening_reads_no_row_and_no_index(tmp_path):
 
 
 def test_a_torn_or_changed_file_is_refused_with_its_name(tmp_path):
-    """Each byte of the header is flipped: the file opens as it was, or not at all.
-
-    Broken once: a file whose last bucket is full is opened, and a lookup runs over its end.
-    """
+    """Each byte of the header is flipped: the file opens and answers, or it is not opened."""
     record, _ = write_table(
         tmp_path / "t.safetensors", spec_of(), SEED, [rows_of(np.arange(40))], "int8"
     )
@@ -155,6 +151,7 @@ def _why_refused(path, data):
 
 
 def test_a_place_beyond_the_rows_is_an_error_and_an_index_without_an_end_too(tmp_path):
+    """Broken once: a file whose last bucket is full is opened."""
     path = tmp_path / "t.safetensors"
     write_table(path, spec_of(), SEED, [rows_of(np.arange(40))], "float32")
     whole = path.read_bytes()

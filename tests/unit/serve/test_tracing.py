@@ -11,8 +11,9 @@ from edl.nn import Embedding
 from edl.nn.initializers import initial_rows
 from edl.nn.replace import prepare
 from edl.serve.export_parts import held_tables
+from edl.serve.features import Batches, named
 from edl.serve.rows import Lookup
-from edl.serve.tracing import Batches, Model, named
+from edl.serve.tracing import Model
 
 RECORDS = Columns({"n": np.arange(40)})
 
