@@ -13,8 +13,8 @@ FAST := $(addprefix tests/unit/, goodput chaos/test_schedule.py chaos/test_injec
 	$(patsubst %,adaptive/test_%.py, env epoch positions profile scaling_rules values) \
 	$(patsubst %,benchmarks/test_%.py, faults model page pauses) \
 	$(patsubst %,cli/test_%.py, docs next_command view) \
-	$(patsubst %,common/test_%.py, foreign identity ids job_file log paths patience report resolve retry \
-		storage teacher_address values waits) \
+	$(patsubst %,common/test_%.py, checkpoints_at_stores deltas foreign identity ids job_file log paths patience \
+		places report resolve retry storage teacher_address values waits) \
 	$(patsubst %,data/test_%.py, csv csv_wild files formats missing open ranges readers recordio statistics) \
 	$(patsubst %,k8s/test_%.py, decide job keys manifests names observe report) \
 	$(patsubst %,launch/test_%.py, history rounds share state) \

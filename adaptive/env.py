@@ -10,6 +10,7 @@ import os
 import tempfile
 
 from ..common.errors import UsageError
+from ..common.locations import is_local
 
 
 def num_replicas() -> int:
@@ -45,8 +46,17 @@ def job_id() -> str:
 
 
 def checkpoint_path() -> str | None:
-    """Return the folder of the checkpoints; None where nothing is to be kept."""
-    return _folder("EDL_CHECKPOINT_PATH", "ADAPTDL_CHECKPOINT_PATH")
+    """Return the folder of the checkpoints; None where nothing is to be kept.
+
+    Raises UsageError where it is a URL.
+    """
+    path = _folder("EDL_CHECKPOINT_PATH", "ADAPTDL_CHECKPOINT_PATH")
+    if path and not is_local(path):
+        raise UsageError(
+            f"edl.adaptive keeps its checkpoints in a folder, not at a URL ({path}): name a folder "
+            "that all machines share, or save by edl.launch.save."
+        )
+    return path
 
 
 def share_path() -> str:

@@ -6,7 +6,7 @@ Whatever is wrong with one is one sentence and the exit code 2: it is what the u
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from .place import complete_jobs
 
 if TYPE_CHECKING:
     from ..serve.checkpoint import Checkpoint
+    from ..serve.make import Given
 
 _SHOWN = 20  # rows of a table on a screen
 
@@ -195,21 +196,35 @@ def make(
     from ..model_zoo.spec import load_definition
     from ..serve import make as make_
 
-    found: dict[str, Path] = {}
-    for each in rows:
-        table, equals, path = each.rpartition("=")
-        if not equals or not table or table in found:
-            raise UsageError(f"--rows {each}: write TABLE=FILE, once for each table.")
-        found[table] = Path(path)
-    if dense is None and (partial or not found):
-        raise UsageError(
-            "There is nothing to begin from: give --dense, or --rows without --partial."
-        )
     threshold = flags["ps_embedding_threshold"]
     if threshold is None:
         threshold = JobSettings.ps_embedding_threshold
     params = typed(flags["model_params"], dict[str, Any], "--model_params")
     definition = load_definition(model_def, flags["model_zoo"], params)
-    given = make_.Given(dense, found, partial)
+    given = values_from(dense, rows, partial)
+    if given is None:
+        raise UsageError(
+            "There is nothing to begin from: give --dense, or --rows without --partial."
+        )
     made = make_.make(definition, given, out, threshold_bytes=threshold, seed=seed)
     click.echo(f"wrote {made}; next: edl train --checkpoint_dir_for_init {out}")
+
+
+def values_from(
+    dense: Path | None, rows: Sequence[str], partial: bool, prefix: str = ""
+) -> Given | None:
+    """Return the files of values that were trained elsewhere; None: there are none.
+
+    `rows`: TABLE=FILE each. `prefix`: of the flags' names. Raises UsageError.
+    """
+    from ..serve.make import Given
+
+    found: dict[str, Path] = {}
+    for each in rows:
+        table, equals, path = each.rpartition("=")
+        if not equals or not table or table in found:
+            raise UsageError(f"--{prefix}rows {each}: write TABLE=FILE, once for each table.")
+        found[table] = Path(path)
+    if partial and dense is None:
+        raise UsageError(f"--{prefix}partial is of --{prefix}dense: give that, or leave it out.")
+    return Given(dense, found, partial) if dense is not None or found else None

@@ -21,12 +21,15 @@ from .chaos import chaos
 from .checkpoint import checkpoint
 from .cost import cost
 from .data import data
+from .delta import delta
 from .doctor import doctor
+from .export import export
 from .kernels import kernels
 from .launch import launch
 from .options import NAMES
 from .replay import replay
 from .schedule import schedule
+from .serve import serve
 from .teach import registry, teach
 from .zoo import zoo
 
@@ -144,7 +147,7 @@ for _command in (
     schedule,
     cost,
     doctor,
-    *(checkpoint, teach, registry, chaos, replay, zoo, data, kernels),
+    *(checkpoint, export, delta, serve, teach, registry, chaos, replay, zoo, data, kernels),
     *(completion, version),
 ):
     cli.add_command(_command)

@@ -14,6 +14,8 @@ from ..common import launched, paths
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
+from .begin import begin_options, begin_with, check_begin, values_given
+from .export_after import After, after, after_options
 from .options import (
     NAMES,
     JobCommand,
@@ -27,6 +29,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..jobs.local import LocalJob
     from ..jobs.queue import Wishes
+    from ..serve.make import Given
 
 EPILOG = """Flags may be written with dashes or underscores.
 
@@ -82,21 +85,26 @@ def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 def _job_command(name: str, help: str) -> click.Command:
     """Make `edl <name>`, which resolves the settings and runs a job."""
 
-    @click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
-    @click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
-    @_job_flags
     def command(detach: bool, **given: Any) -> int:
         return _run_job(name, detach, given)
 
-    return command
+    command = _job_flags(command)
+    if name == "train":
+        command = begin_options(after_options(command))
+    detached = click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
+    made = click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
+    return made(detached(command))
 
 
 def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = False) -> int:
     """Run a job, or whatever else is to be done with it; return the exit code.
 
-    `given`: the values of `_job_flags`. `submits`: it is one of a cluster.
+    `given`: the values of `_job_flags`, and of --export. `submits`: it is one of a cluster.
     """
-    wishes = _wishes(given)
+    then = None
+    if "export_out" in given:
+        then = after(given, "detach" if detach else "queue" if given["queue"] else "")
+    wishes, init = _wishes(given), values_given(given)
     dry_run, as_objects, kind = (given.pop(name) for name in ("dry_run", "as_objects", "kind"))
     values, origins = given_values(given.pop("config"), given)
     for one, two in (("dry_run", as_objects), ("detach", as_objects), ("detach", dry_run)):
@@ -113,22 +121,31 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
     before = LocalJob((paths.named_job(str(resumed)) or Path(resumed)).absolute())
     stands = command == "train" and [*values] == ["resume"] and paths.stands(before.folder)
     settings = JobSettings.of_job(before.folder) if stands else resolve(command, values, origins)
+    if init is not None:
+        check_begin(settings, stands, wishes is not None)
     resolved = dataclasses.asdict(settings)
     if dry_run:
         said = {key: origins.get(key, "flag") for key in values}
         click.echo(as_yaml(command, resolved, said))
         return 0
+    if then is not None:
+        then.check(settings)
     if settings.runtime != "kubernetes" and kind != "auto":
         raise UsageError("--as is of jobs in a cluster: add --runtime kubernetes, or leave it out.")
     if settings.runtime == "kubernetes":
         return _in_cluster(settings, resolved, detach, as_objects, kind, wishes)
     if wishes is not None:
         return _queue(settings, stands, wishes)
-    return _run_here(settings, resolved, detach, before if stands else None)
+    return _run_here(settings, resolved, detach, before if stands else None, init, then)
 
 
 def _run_here(
-    settings: JobSettings, resolved: dict[str, Any], detach: bool, before: LocalJob | None
+    settings: JobSettings,
+    resolved: dict[str, Any],
+    detach: bool,
+    before: LocalJob | None,
+    init: Given | None,
+    then: After | None,
 ) -> int:
     """Start a job on this machine, or go on with the one that stands; return the exit code."""
     from ..jobs.follow import follow
@@ -136,12 +153,16 @@ def _run_here(
     from ..jobs.start import go_on, start
     from .screen import open_screen
 
-    job, child = start(settings) if before is None else go_on(before)
+    def prepare(folder: Path) -> JobSettings:
+        return settings if init is None else begin_with(settings, init, folder)
+
+    job, child = start(settings, prepare=prepare) if before is None else go_on(before)
     if detach:
         wait_until_serving(job, child)
         click.echo(f"{job.name} runs: `edl status {job.where}`, `edl logs -f {job.where}`")
         return 0
-    return follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
+    code = follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
+    return code if then is None else then.follow(code, job.folder)
 
 
 def _wishes(flags: dict[str, Any]) -> Wishes | None:

@@ -55,6 +55,7 @@ def check_values(settings: JobSettings, say: Say) -> None:
         )
     _check_consistency(settings, say)
     _check_checkpoints(settings, say)
+    _check_deltas(settings, say)
     _check_inputs(settings)
 
 
@@ -321,17 +322,16 @@ def _check_deterministic(settings: JobSettings, say: Say) -> None:
 
 
 def _check_checkpoints(settings: JobSettings, say: Say) -> None:
-    for name in ("output", "checkpoint_dir"):
-        if not is_local(getattr(settings, name)):
-            raise UsageError(
-                f"{say(name)} is a folder, not a URL ({getattr(settings, name)}): mount it, or "
-                "copy from a folder afterwards."
-            )
+    if not is_local(settings.output):
+        raise UsageError(
+            f"{say('output')} is a folder, not a URL ({settings.output}): mount it, or copy from a "
+            "folder afterwards."
+        )
     for name in ("checkpoint_steps", "keep_checkpoint_max", "keep_best", "early_stopping"):
         if getattr(settings, name) and not settings.keeps_checkpoints:
             raise UsageError(
                 f"{say(name)} needs a folder that outlives the pods: give --checkpoint_dir on a "
-                "--volume, or a --job_volume."
+                "--volume or as a URL (s3://...), or a --job_volume."
             )
     for name, patience in (("keep_best", False), ("early_stopping", True)):
         if not (text := getattr(settings, name)):
@@ -352,6 +352,16 @@ def _check_checkpoints(settings: JobSettings, say: Say) -> None:
         raise UsageError(
             f"{say('evaluation_steps')} needs data to evaluate on: give --validation_data as well."
         )
+
+
+def _check_deltas(settings: JobSettings, say: Say) -> None:
+    if settings.delta_dir and settings.strategy != "ps":
+        raise UsageError(
+            f"{say('delta_dir')} is written by servers that hold the whole model: leave it out "
+            f"with {say('strategy')} {settings.strategy}, and serve its checkpoints."
+        )
+    if not 0 < settings.delta_s < float("inf"):
+        raise UsageError(f"{say('delta_s')} is a time in seconds above 0.")
 
 
 def _check_inputs(settings: JobSettings) -> None:

@@ -6,6 +6,7 @@ finaliser of SplitMix64 (Steele et al. 2014) to spread the bits. No salt, so ids
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,16 @@ def hash64(field: str, values: Any) -> NDArray[np.int64]:
     column = np.asarray(values)
     if column.dtype.kind in "SU" and not isinstance(values, np.ndarray):
         column = np.asarray(values, dtype=object)  # fixed width would lose a NUL at the end
-    seed = _strings(np.asarray([field]))[0]
-    mixed = mix64(_keys(field, np.atleast_1d(column)) ^ seed)  # a scalar would warn of overflow
+    keys = _keys(field, np.atleast_1d(column))  # a scalar would warn of overflow
+    mixed = mix64(keys ^ _seed(field))
     ids: NDArray[np.int64] = (mixed >> np.uint64(1)).astype(np.int64)
     return ids.reshape(column.shape)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _seed(field: str) -> np.uint64:
+    seed: np.uint64 = _strings(np.asarray([field]))[0]
+    return seed
 
 
 def _keys(field: str, column: NDArray[Any]) -> NDArray[np.uint64]:

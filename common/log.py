@@ -16,6 +16,8 @@ import sys
 import time
 from typing import TextIO
 
+_TALKATIVE = ("aiobotocore", "botocore")  # at INFO they tell of each process where its keys are
+
 
 def configure(
     level: str = "info",
@@ -32,6 +34,8 @@ def configure(
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     logging.captureWarnings(True)
 
 

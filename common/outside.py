@@ -1,18 +1,21 @@
 """Check what a job needs of this machine: files, folders, checkpoints, a name that is free.
 
-Everything is only looked at: nothing is started, made or written here.
+Everything is only looked at: nothing is started here, and what is written, to see whether it can
+be, is removed at once.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import secrets
 from pathlib import Path
 
 from . import paths, storage
 from .contradictions import Say
 from .errors import CheckpointError, UsageError
 from .locations import DATA, is_file, is_local, parts
+from .places import Place
 from .settings import JobSettings
 
 
@@ -30,10 +33,12 @@ def check_outside(settings: JobSettings, say: Say) -> None:
     for name in DATA.values():
         for path in parts(getattr(settings, name)):
             _check_readable(path, say(name))
-    for name in ("output", "checkpoint_dir", "snapshot_dir"):
+    for name in ("output", "checkpoint_dir", "snapshot_dir", "delta_dir"):
         path = getattr(settings, name)
         if path and is_local(path) and (why := paths.why_unwritable(path)):
             raise UsageError(f"{say(name)}: {why}: choose another folder.")
+        if path and not is_local(path):
+            _check_store(path, say(name))
     own = paths.job_folder(settings.job_name)
     if settings.resume and Path(settings.resume).is_relative_to(own.absolute()):
         raise UsageError(
@@ -58,14 +63,16 @@ def _check_unused(settings: JobSettings, say: Say) -> None:
     """
     folder = settings.checkpoint_dir
     begun_from = settings.resume or settings.checkpoint_dir_for_init
-    there = storage.find_checkpoints(folder) if folder else []
+    there = _found(folder, say("checkpoint_dir")) if folder else []
     if settings.command != "train" or not there:
         return
-    if begun_from and Path(begun_from).resolve().is_relative_to(Path(folder).resolve()):
-        if Path(begun_from).resolve() in (Path(folder).resolve(), there[-1].resolve()):
+    here = Place(folder)
+    begun = Place(begun_from) if begun_from else None
+    if begun is not None and here in (begun, begun.parent, begun.parent.parent):
+        if begun in (here, there[-1]):
             return
         newest = storage.latest(folder)  # the last one may be torn
-        if newest is not None and newest.directory.resolve() == Path(begun_from).resolve():
+        if newest is not None and newest.place == begun:
             return
         raise UsageError(
             f"{say('checkpoint_dir')}: {folder} holds newer checkpoints than {begun_from}, and "
@@ -79,10 +86,30 @@ def _check_unused(settings: JobSettings, say: Say) -> None:
     )
 
 
+def _check_store(url: str, said: str) -> None:
+    """Refuse a URL of a kind that nothing here can open, or where nothing can be written."""
+    name = f".edl-{secrets.token_hex(4)}"
+    try:
+        place = Place(url)
+        place.write(name, b"edl looks whether it can write here")
+        place.remove([name])
+    except UsageError as error:
+        raise UsageError(f"{said}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{said}: {error}.") from error
+
+
+def _found(folder: str, said: str) -> list[Place]:
+    try:
+        return storage.find_checkpoints(folder)
+    except OSError as error:
+        raise UsageError(f"{said}: {error}.") from error
+
+
 def _check_checkpoint(path: str, said: str) -> None:
     """Check that one of the checkpoints is whole; checksums are for the servers, which read all."""
     problem: CheckpointError | None = None
-    for directory in reversed(storage.find_checkpoints(path) or [Path(path)]):
+    for directory in reversed(_found(path, said) or [Place(path)]):
         try:
             storage.read_manifest(directory, checksums=False)
         except CheckpointError as error:

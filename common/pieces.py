@@ -20,7 +20,7 @@ import math
 import mmap
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,23 +35,44 @@ from .storage import Part
 
 Tensors = dict[str, NDArray[Any]]
 STATE = "state."  # before the name of a part of the optimizer's state
-_KINDS = {"float32": "F32", "uint16": "U16", "int64": "I64"}  # as safetensors names them
+_KINDS = {  # as safetensors names them
+    "float32": "F32",
+    "uint16": "U16",
+    "int64": "I64",
+    "int8": "I8",
+}
 _TYPES = {kind: np.dtype(name) for name, kind in _KINDS.items()}
 _ENTRY = {"dtype": str, "shape": [int], "data_offsets": (int, int)}
 
 
 def encode(tensors: Tensors, about: dict[str, Any]) -> list[Part]:
     """Return a file of safetensors, in parts: the arrays as they lie, without a copy."""
+    shapes = {name: (values.dtype, values.shape) for name, values in tensors.items()}
+    data: list[Part] = [
+        memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+        for values in tensors.values()
+    ]
+    return [head(shapes, about), *data]
+
+
+def head(
+    shapes: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]],
+    about: dict[str, Any],
+    align: int = 8,
+) -> bytes:
+    """Return how a file begins, behind which the arrays of these shapes come in this order.
+
+    `align`: bytes; the first array begins at a multiple of it.
+    """
     header: dict[str, Any] = {"__metadata__": {"edl": json.dumps(about)}}
-    begin, data = 0, list[Part]()
-    for name, values in tensors.items():
-        kind, end = _KINDS[values.dtype.name], begin + values.nbytes
-        header[name] = {"dtype": kind, "shape": values.shape, "data_offsets": [begin, end]}
-        data.append(memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8)))  # type: ignore[arg-type]
+    begin = 0
+    for name, (dtype, shape) in shapes.items():
+        end = begin + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _KINDS[dtype.name], "shape": shape, "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, *data]
+    text += b" " * (-(8 + len(text)) % align)
+    return len(text).to_bytes(8, "little") + text
 
 
 def decode(data: bytes) -> tuple[Tensors, dict[str, Any]]:

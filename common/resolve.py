@@ -30,6 +30,7 @@ from .errors import CheckpointError, UsageError
 from .knobs import Knob
 from .locations import DATA, absolute, is_file, is_local, parts
 from .outside import check_outside
+from .places import Place
 from .settings import JobSettings, knobs, spellings
 from .values import bounds, convert
 
@@ -90,7 +91,7 @@ def typed(
         given[name] = _value(rows[name], value, say(name), in_pods)
     begun_from = given.get("checkpoint_dir_for_init")
     if begun_from and not in_pods and (Path(begun_from) / "settings.json").is_file():
-        given["checkpoint_dir_for_init"] = str(_checkpoint_dir(Path(begun_from)))
+        given["checkpoint_dir_for_init"] = checkpoint_dir_of(Path(begun_from))
     if given.get("resume") and not in_pods:
         if command != "train":
             raise UsageError(f"{say('resume')} is of `edl train`: give --checkpoint_dir_for_init.")
@@ -132,8 +133,8 @@ def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
     said = say("resume")
     if given.get("checkpoint_dir_for_init"):
         raise UsageError(f"{said} and {say('checkpoint_dir_for_init')}: leave out one of them.")
-    directory = newest_checkpoint(given["resume"], said).directory
-    before = storage.read_manifest(directory, checksums=False).books.get("settings")
+    manifest = newest_checkpoint(given["resume"], said)
+    directory, before = manifest.place, manifest.books.get("settings")
     if not before:
         raise UsageError(
             f"{said}: {directory} does not say with which settings it was written: give all of "
@@ -156,13 +157,13 @@ def newest_checkpoint(path: str, said: str, *, checksums: bool = True) -> storag
 
     That is a checkpoint, a folder of them, or a job's folder. Raises UsageError.
     """
-    folder = Path(path)
-    if (folder / "settings.json").exists():
-        folder = _checkpoint_dir(folder)
+    folder = path
+    if is_local(path) and (Path(path) / "settings.json").exists():
+        folder = checkpoint_dir_of(Path(path))
     try:
         return storage.load(folder, checksums=checksums)
     except CheckpointError as error:
-        if paths.stands(Path(path)):
+        if is_local(path) and paths.stands(Path(path)):
             raise UsageError(
                 f"{said}: the job in {path} was cut off and has no checkpoint: give no other "
                 "flags, and it goes on from its journal, with the settings that it has."
@@ -173,21 +174,22 @@ def newest_checkpoint(path: str, said: str, *, checksums: bool = True) -> storag
         ) from error
 
 
-def _writer(checkpoint_dir: Path) -> str:
+def _writer(checkpoint_dir: Place) -> str:
     """Return the job that runs and writes its checkpoints there, if one does."""
     for folder in paths.running_jobs():
-        if _checkpoint_dir(folder).resolve() == checkpoint_dir.resolve():
+        if Place(checkpoint_dir_of(folder)) == checkpoint_dir:
             return folder.name
     return ""
 
 
-def _checkpoint_dir(job_folder: Path) -> Path:
+def checkpoint_dir_of(job_folder: Path) -> str:
+    """Return where the job in a folder writes its checkpoints. Raises UsageError."""
     path = job_folder / "settings.json"
     try:
         written = json.loads(path.read_text()).get("checkpoint_dir")
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
-    return Path(written or job_folder / "checkpoints")
+    return str(written or job_folder / "checkpoints")
 
 
 def _next_name(name: str) -> str:

@@ -11,14 +11,20 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any
 
+from .cluster_settings import ClusterSettings
 from .knobs import Knob, about, knob, knobs_of
 from .stored import Stored
+
+_GROUPS = (
+    *("Job", "Model", "Data", "Replicas", "Teachers", "Consistency", "Speed", "Checkpoints"),
+    *("Recovery", "Serving", "Cluster", "Faults", "Watching"),
+)
 
 
 @functools.cache
 def knobs() -> tuple[Knob, ...]:
-    """Return what a user may set, in the order of the table."""
-    return knobs_of(JobSettings)
+    """Return what a user may set, group by group."""
+    return tuple(sorted(knobs_of(JobSettings), key=lambda knob: _GROUPS.index(knob.group)))
 
 
 @functools.cache
@@ -31,7 +37,7 @@ _MINIBATCHES_PER_TASK = 8
 
 
 @dataclass(frozen=True)
-class JobSettings(Stored):
+class JobSettings(ClusterSettings, Stored):
     """The settings of one job, resolved.
 
     Times are seconds, sizes are records unless the name says otherwise.
@@ -291,7 +297,7 @@ class JobSettings(Stored):
     )
     checkpoint_dir: str = knob(
         "",
-        "Folder of the checkpoints; default: `checkpoints` in the job's folder.",
+        "Folder or URL (s3://...) of the checkpoints; default: `checkpoints` in the job's folder.",
         "Checkpoints",
         path=True,
         of=("train",),
@@ -350,13 +356,11 @@ class JobSettings(Stored):
     )
     snapshot_dir: str = knob(
         "",
-        "Folder or URL (fsspec) of those snapshots; default: the job's folder.",
+        "Folder or URL (s3://...) of those snapshots; default: the job's folder.",
         "Recovery",
         path=True,
     )
-    server_timeout_s: float = knob(
-        30.0, "A server silent for so long is killed and replaced.", "Recovery"
-    )
+    server_timeout_s: float = knob(30.0, "A server so long silent is replaced.", "Recovery")
     preemption_notice: str = knob(
         "",
         "Command that ends with 0 when the provider says that this machine will be taken: its "
@@ -367,81 +371,11 @@ class JobSettings(Stored):
         600.0, "How long a worker waits for a lost server to be replaced.", "Recovery"
     )
 
-    # -- Cluster
-    runtime: str = knob(
-        "local",
-        "Where processes run: on this machine, or as pods of the cluster of the kubeconfig.",
-        "Cluster",
-        choices=("local", "kubernetes"),
+    # -- Serving
+    delta_dir: str = knob(
+        "", "Folder or URL to leave deltas in, for serving.", "Serving", path=True, of=("train",)
     )
-    namespace: str = knob("", "Namespace of the pods; default: the kubeconfig's.", "Cluster")
-    image_name: str = knob(
-        "", "Image of all pods, with edl and the definition in it.", "Cluster", "image"
-    )
-    image_pull_policy: str = knob(
-        "IfNotPresent",
-        "When the image is pulled.",
-        "Cluster",
-        choices=("Always", "IfNotPresent", "Never"),
-    )
-    image_pull_secret: str = knob("", "Secret with the registry's login.", "Cluster")
-    master_resource_request: str = knob(
-        "cpu=0.1,memory=1024Mi", "What a master's pod asks for.", "Cluster"
-    )
-    master_resource_limit: str = knob("", "Its limit; default: the memory asked for.", "Cluster")
-    worker_resource_request: str = knob(
-        "cpu=1,memory=4096Mi", "What a worker's pod asks for (gpu=1 as well).", "Cluster"
-    )
-    worker_resource_limit: str = knob("", "Its limit; default: the memory asked for.", "Cluster")
-    ps_resource_request: str = knob("cpu=1,memory=4096Mi", "What a server's pod asks.", "Cluster")
-    ps_resource_limit: str = knob("", "Its limit; default: the memory asked for.", "Cluster")
-    teacher_resource_request: str = knob(
-        "cpu=1,memory=4096Mi", "What a teacher's pod asks for.", "Cluster"
-    )
-    teacher_resource_limit: str = knob("", "Its limit; default: the memory asked for.", "Cluster")
-    oom_memory_cap: str = knob(
-        "",
-        "Most memory of a pod that ran out of it: each time it gets twice as much; default: four "
-        "times its limit.",
-        "Cluster",
-    )
-    master_pod_priority: str = knob("", "Priority class of the master: high, low, NAME.", "Cluster")
-    ps_pod_priority: str = knob("", "Priority class of the servers: high, low, NAME.", "Cluster")
-    teacher_pod_priority: str = knob("", "Priority class of teachers: high, low, NAME.", "Cluster")
-    worker_pod_priority: str = knob(
-        "",
-        "Priority class of the workers: high, low, NAME; or a fraction of them (0.5) that is high, "
-        "the first ones, and the others low.",
-        "Cluster",
-    )
-    min_workers: int = knob(0, "No task is leased while fewer workers are there.", "Cluster")
-    volume: str = knob(
-        "", "Volumes of pods: claim_name=C,mount_path=/P;host_path=/H,mount_path=/Q.", "Cluster"
-    )
-    job_volume: str = knob(
-        "",
-        "Volume of the journal and the snapshots: claim_name=C, or host_path=/H; default: none "
-        "that outlives the master's pod.",
-        "Cluster",
-    )
-    cluster_spec: str = knob(
-        "",
-        "What is laid over the pods: YAML of the parts pod, master, ps, worker, worker_high, "
-        "worker_low, teacher (node selectors, tolerations, labels); or a .py file with_pod(pod) of "
-        "which, or of its object `cluster`, gets each pod's template as a dict (metadata, spec; "
-        "label edl.dev/role says whose), changes or returns it; with_service(service) likewise.",
-        "Cluster",
-        path=True,
-    )
-    restart_policy: str = knob(
-        "Never",
-        "Of the master's container: Never starts it in a new pod.",
-        "Cluster",
-        choices=("Never", "OnFailure"),
-    )
-    service_account: str = knob(
-        "edl-master", "Service account of the master, which makes the pods.", "Cluster"
-    )
+    delta_s: float = knob(10.0, "Seconds between two of them.", "Serving", of=("train",))
 
     # -- Faults in the data
     task_fault_tolerance: int = knob(
@@ -473,6 +407,11 @@ class JobSettings(Stored):
     def most_teachers(self) -> int:
         """The most teachers that the job starts by itself."""
         return max(self.num_teachers, self.max_teachers)
+
+    @property
+    def table_threshold(self) -> int:
+        """The bytes above which an nn.Embedding becomes a table; 0: none does."""
+        return 0 if self.strategy == "allreduce" else self.ps_embedding_threshold
 
     @property
     def minibatches_per_task(self) -> int:

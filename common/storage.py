@@ -1,13 +1,16 @@
-"""Checkpoints on disk: versioned directories, atomic and checksummed.
+"""Checkpoints: versioned folders here or at a store, atomic and checksummed.
 
     <checkpoint_dir>/version-000000001234/   a cut of all shards (….1: a later one of that version)
-        shard-00000-of-00002.*               written by the servers, each file by rename
+        shard-00000-of-00002.*               written by the servers, each whole or not at all
         MANIFEST.json                        written last: names, sizes and sha256 of all files
+    <checkpoint_dir>/LATEST                  at a store: the name of the last one that was written
 
 The manifest holds a checksum of itself. A directory without a valid one is no checkpoint, however
 many files it has; files that the manifest does not name (of an attempt that was given up) are
 ignored. A checkpoint that is asked for by name must be whole, or CheckpointError says which file is
 not and why; `latest` skips torn ones. It may be a stranger's: see foreign.py.
+
+A store's listing may lack the newest: LATEST names it. What counts as there is what can be read.
 """
 
 from __future__ import annotations
@@ -21,21 +24,26 @@ import json
 import logging
 import os
 import re
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import copies
 from .errors import CheckpointError
-from .foreign import must_be, open_plain, parse, plain_name, read_plain
+from .files import FileRecord, Part, copy_file, record_of, sync_directory, write_file
+from .foreign import must_be, open_plain, parse, plain_name
+from .places import Place, Where
+
+__all__ = ["FileRecord", "Part", "copy_file", "record_of", "write_file"]  # and all that is below
 
 log = logging.getLogger(__name__)
 
 MANIFEST = "MANIFEST.json"
+LATEST = "LATEST"
 FORMAT = 2
 _VERSION_NAME = re.compile(r"version-(\d{12,})(?:\.(\d{1,6}))?")
-_READ_NBYTES = 1 << 20
+_MOST_LATEST_NBYTES = 64
 _VALUES = {
     "version": int,
     "num_shards": int,
@@ -49,19 +57,10 @@ _VALUES = {
 
 
 @dataclass(frozen=True)
-class FileRecord:
-    """A file of a checkpoint."""
-
-    name: str
-    nbytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
 class Manifest:
     """A complete checkpoint. `model` is a ModelSpec as JSON, `books` the master's."""
 
-    directory: Path
+    place: Place
     version: int
     num_shards: int
     num_slots: int
@@ -70,69 +69,51 @@ class Manifest:
     books: dict[str, Any]
     created: str
 
+    @property
+    def directory(self) -> Path:
+        """The folder of this machine that it is in; of one at a store: that of `file`'s copies."""
+        return self.place.path if self.place.is_local else copies.folder(self.place, self.files)
+
+    def file(self, record: FileRecord) -> Path:
+        """Return a file of it on this machine: itself, or a copy that was checked."""
+        if self.place.is_local:
+            return self.place.path / record.name
+        return self.place.copy(record, self.directory)
+
+    def fetch(self, names: Sequence[str]) -> list[Path]:
+        """Return these files of it, as `file` does, several at once from a store."""
+        if not self.place.is_local:
+            with contextlib.suppress(OSError):  # `copy` says why
+                copies.make_room(self.directory)
+        records = {record.name: record for record in self.files}
+        return list(self.place.each(lambda name: self.file(records[name]), names))
+
 
 def version_directory(checkpoint_dir: str | Path, version: int) -> Path:
     """Return where the checkpoint of a version belongs."""
     return Path(checkpoint_dir) / f"version-{version:012d}"
 
 
-def free_directory(checkpoint_dir: str | Path, version: int) -> Path:
+def free_directory(checkpoint_dir: Where, version: int) -> Place:
     """Return where to write a checkpoint of a version.
 
     No complete one is ever written over.
 
     There may be one of that version: a run that is stopped before its first step, or pushes that
-    wait for their step. The new one, "version-….1", counts as newer.
+    wait for their step. The new one, "version-….1", counts as newer. At a store nothing is written
+    where an attempt was given up: what that has asked for may still come.
     """
-    first = version_directory(checkpoint_dir, version)
-    names = itertools.chain([first], (Path(f"{first}.{n}") for n in itertools.count(1)))
-    return next(path for path in names if not (path / MANIFEST).exists())
+    root, first = Place(checkpoint_dir), f"version-{version:012d}"
+    names = itertools.chain([first], (f"{first}.{n}" for n in itertools.count(1)))
+    return next(place for place in map(root.__truediv__, names) if not _is_taken(place))
 
 
-Part = bytes | memoryview  # of bytes
-
-
-def record_of(name: str, parts: Sequence[Part]) -> FileRecord:
-    """Return what a file of these bytes is."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return FileRecord(name, sum(map(len, parts)), digest.hexdigest())
-
-
-def write_file(path: Path, *parts: Part) -> FileRecord:
-    """Write a file so that it is there whole or not at all, also after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with contextlib.ExitStack() as undo:
-        undo.callback(_discard, temporary)
-        with open(temporary, "wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        undo.pop_all()
-    _sync_directory(path.parent)
-    return record_of(path.name, parts)
-
-
-def _discard(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
-
-
-def copy_file(source: Path, target: Path) -> None:
-    """Copy a file, which is there whole once this returns."""
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        with open(source, "rb") as read, open(target, "wb") as written:
-            shutil.copyfileobj(read, written)
-            written.flush()
-            os.fsync(written.fileno())
+def _is_taken(place: Place) -> bool:
+    return place.has(MANIFEST) or (not place.is_local and bool(place.names()))
 
 
 def write_manifest(
-    directory: str | Path,
+    directory: Where,
     *,
     version: int,
     num_shards: int,
@@ -146,7 +127,7 @@ def write_manifest(
     `model` None: the one that the servers wrote into their books (shard-*.json).
     """
     if model is None:
-        model = _model_of(Path(directory), files)
+        model = _model_of(Place(directory), files)
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     values = {
         "format": FORMAT,
@@ -160,32 +141,54 @@ def write_manifest(
     }
     values = json.loads(json.dumps(values))  # as a reader will have them
     values["checksum"] = _checksum(values)
-    path = Path(directory)
-    _sync_directory(path.parent)
-    write_file(path / MANIFEST, json.dumps(values, indent=1).encode())
-    return Manifest(path, version, num_shards, num_slots, tuple(files), model, books or {}, created)
+    place = Place(directory)
+    if place.is_local:
+        sync_directory(place.path.parent)
+    place.write(MANIFEST, json.dumps(values, indent=1).encode())
+    _note_latest(place)
+    records = tuple(files)
+    return Manifest(place, version, num_shards, num_slots, records, model, books or {}, created)
 
 
-def read_manifest(directory: str | Path, *, checksums: bool = True) -> Manifest:
+def _note_latest(place: Place) -> None:
+    """Write at a store where the newest is: a listing may not show it yet."""
+    try:
+        if not place.is_local:
+            place.parent.write(LATEST, place.name.encode())
+    except OSError as error:  # the checkpoint is whole without
+        log.warning("%s", error)
+
+
+def read_manifest(directory: Where, *, checksums: bool = True) -> Manifest:
     """Return the checkpoint in a version's directory.
 
     Every file is there, of its size and checksum.
 
     Raises CheckpointError with the file and what is wrong with it.
     """
-    path = Path(directory)
+    manifest = _read(Place(directory))
+    _check_sizes(manifest)
+    if checksums:
+        for _ in manifest.place.each(manifest.place.check, manifest.files):
+            pass
+    return manifest
+
+
+def _read(place: Place) -> Manifest:
+    """Return what a manifest says, of which no file has been looked at."""
+    path = place / MANIFEST
     try:
-        values = parse(read_plain(path / MANIFEST))
+        values = parse(place.read(MANIFEST))
         must_be(values, dict)
         if values.get("format") != FORMAT:
             raise CheckpointError(
-                f"{path / MANIFEST} has format {values.get('format')}; this version reads {FORMAT}"
+                f"{path} has format {values.get('format')}; this version reads {FORMAT}"
             )
         must_be(values, _VALUES)
         if values.pop("checksum") != _checksum(values):
-            raise CheckpointError(f"{path / MANIFEST} is damaged: its checksum is another")
+            raise CheckpointError(f"{path} is damaged: its checksum is another")
         manifest = Manifest(
-            path,
+            place,
             values["version"],
             values["num_shards"],
             values["num_slots"],
@@ -197,15 +200,10 @@ def read_manifest(directory: str | Path, *, checksums: bool = True) -> Manifest:
         check_names([record.name for record in manifest.files], but=(MANIFEST,))
     except OSError as error:
         raise CheckpointError(
-            f"{path} is no complete checkpoint: cannot read {MANIFEST}: {error.strerror}"
+            f"{place} is no complete checkpoint: cannot read {MANIFEST}: {error.strerror or error}"
         ) from error
     except ValueError as error:
-        raise CheckpointError(f"{path / MANIFEST} is damaged: {error}") from error
-    for record in manifest.files:
-        _check_size(path, record)
-    if checksums:
-        for record in manifest.files:
-            _check_sum(path, record)
+        raise CheckpointError(f"{path} is damaged: {error}") from error
     return manifest
 
 
@@ -222,31 +220,41 @@ def check_names(names: Sequence[str], but: Sequence[str] = ()) -> None:
 
 def read_checked(manifest: Manifest, record: FileRecord) -> bytes:
     """Return a file's bytes. Raises CheckpointError unless they are what was written."""
-    path = manifest.directory / record.name
-    _check_size(manifest.directory, record)
-    try:
-        data = read_plain(path, record.nbytes)
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-    if hashlib.sha256(data).hexdigest() != record.sha256:
-        raise CheckpointError(f"{path} is damaged: its sha256 is not the manifest's")
-    return data
+    return manifest.place.read_checked(record)
 
 
-def find_checkpoints(checkpoint_dir: str | Path) -> list[Path]:
+def read_all(
+    manifest: Manifest, records: Sequence[FileRecord]
+) -> Iterator[tuple[FileRecord, bytes]]:
+    """Yield these files of a checkpoint, as `read_checked`; from a store some are read ahead."""
+    return manifest.place.each(lambda record: (record, read_checked(manifest, record)), records)
+
+
+def copy(manifest: Manifest, record: FileRecord, to: Place) -> None:
+    """Copy a file of a checkpoint to another place. Raises CheckpointError, OSError."""
+    if not (manifest.place.is_local and to.is_local):
+        to.write(record.name, read_checked(manifest, record))
+    elif not manifest.place.has(record.name):
+        raise CheckpointError(f"{manifest.place / record.name} is missing")
+    else:
+        to.make()
+        copy_file(manifest.file(record), to.path / record.name)
+
+
+def find_checkpoints(checkpoint_dir: Where) -> list[Place]:
     """Return the directories of all versions that have a manifest, oldest first.
 
     Nothing is checked.
     """
-    return [path for path in _version_directories(checkpoint_dir) if (path / MANIFEST).is_file()]
+    return [place for place in _version_directories(checkpoint_dir) if place.has(MANIFEST)]
 
 
-def latest(checkpoint_dir: str | Path) -> Manifest | None:
+def latest(checkpoint_dir: Where) -> Manifest | None:
     """Return the newest checkpoint that is whole; a torn one is skipped with a warning."""
     return newest_whole(_version_directories(checkpoint_dir))
 
 
-def newest_whole(directories: Sequence[Path], *, checksums: bool = True) -> Manifest | None:
+def newest_whole(directories: Sequence[Where], *, checksums: bool = True) -> Manifest | None:
     """Return the last of these that is a whole checkpoint.
 
     Those that are not are named in a warning.
@@ -259,17 +267,22 @@ def newest_whole(directories: Sequence[Path], *, checksums: bool = True) -> Mani
     return None
 
 
-def load(path: str | Path, *, checksums: bool = True) -> Manifest:
+def load(path: Where, *, checksums: bool = True) -> Manifest:
     """Return the checkpoint in a version's directory, or the newest whole one below a folder.
 
-    That folder is a checkpoint_dir. Not `checksums`: of files only the sizes are compared.
+    That folder is a checkpoint_dir. Not `checksums`: of files only the sizes are compared, as of
+    all at a store: whoever uses one compares it on its way here, and each would read all of them.
 
     Raises CheckpointError where there is none, or where the version that is named is not whole.
     """
-    path = Path(path)
-    if _VERSION_NAME.fullmatch(path.name) or (path / MANIFEST).exists():
-        return read_manifest(path, checksums=checksums)
-    manifest = newest_whole(_version_directories(path), checksums=checksums)
+    place = Place(path)
+    checksums = checksums and place.is_local
+    try:
+        if _VERSION_NAME.fullmatch(place.name) or place.has(MANIFEST):
+            return read_manifest(place, checksums=checksums)
+        manifest = newest_whole(_version_directories(place), checksums=checksums)
+    except OSError as error:
+        raise CheckpointError(str(error)) from error
     if manifest is None:
         raise CheckpointError(
             f"there is no complete checkpoint in {path}: name a checkpoint_dir, or a folder "
@@ -278,7 +291,7 @@ def load(path: str | Path, *, checksums: bool = True) -> Manifest:
     return manifest
 
 
-def prune(checkpoint_dir: str | Path, keep_max: int) -> list[Path]:
+def prune(checkpoint_dir: Where, keep_max: int) -> list[Place]:
     """Remove all but the last `keep_max` complete checkpoints (0: keep all). What was removed.
 
     Torn ones older than the oldest that is kept go too; a newer one may still be in the making.
@@ -289,45 +302,85 @@ def prune(checkpoint_dir: str | Path, keep_max: int) -> list[Path]:
     complete = [path for path in directories if _is_complete(path)]
     kept = complete[-keep_max:]
     removed = directories[: directories.index(kept[0])] if kept else []
-    for path in removed:
-        (path / MANIFEST).unlink(missing_ok=True)  # first, so that no half is ever taken for whole
-        shutil.rmtree(path)
+    for place in removed:
+        remove(place)
     return removed
+
+
+def remove(place: Place) -> None:
+    """Remove a checkpoint, or what there is of one."""
+    names: list[str] = []
+    with contextlib.suppress(CheckpointError):
+        if not place.is_local:  # a listing may not show all of them
+            names = [record.name for record in _read(place).files]
+    place.remove_all([MANIFEST, *names])  # it first, so that no half is ever taken for whole
 
 
 def _checksum(values: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _model_of(directory: Path, files: Sequence[FileRecord]) -> dict[str, Any]:
+def _model_of(place: Place, files: Sequence[FileRecord]) -> dict[str, Any]:
     name = next((record.name for record in files if record.name.endswith(".json")), None)
     if name is None:
-        raise CheckpointError(f"no server wrote its books to {directory}")
-    model: dict[str, Any] = json.loads(read_plain(directory / name))["model"]
+        raise CheckpointError(f"no server wrote its books to {place}")
+    model: dict[str, Any] = json.loads(place.read(name))["model"]
     return model
 
 
-def _version_directories(checkpoint_dir: str | Path) -> list[Path]:
-    """Return the checkpoints there by version, ascending."""
-    root = Path(checkpoint_dir)
-    if not root.is_dir():
-        return []
-    found = [path for path in root.iterdir() if _VERSION_NAME.fullmatch(path.name)]
-    return sorted((path for path in found if path.is_dir()), key=_age)
+def _version_directories(checkpoint_dir: Where) -> list[Place]:
+    """Return the checkpoints there by version, ascending; at a store some may be gone."""
+    root = Place(checkpoint_dir)
+    names = {name for name in root.names() if _VERSION_NAME.fullmatch(name)}
+    if root.is_local:
+        names = {name for name in names if (root.path / name).is_dir()}
+    else:
+        with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+            newest = root.read(LATEST, _MOST_LATEST_NBYTES).decode()
+            names |= {newest} if _VERSION_NAME.fullmatch(newest) else set()
+    return [root / name for name in sorted(names, key=_age)]
 
 
-def _age(path: Path) -> tuple[int, int]:
-    match = _VERSION_NAME.fullmatch(path.name)
+def _age(name: str) -> tuple[int, int]:
+    match = _VERSION_NAME.fullmatch(name)
     assert match is not None
     return int(match[1]), int(match[2] or 0)
 
 
-def _is_complete(path: Path) -> bool:
+def _is_complete(place: Place) -> bool:
     try:
-        read_manifest(path, checksums=False)
+        read_manifest(place, checksums=False)
     except CheckpointError:
         return False
     return True
+
+
+def _check_sizes(manifest: Manifest) -> None:
+    if manifest.place.is_local:
+        for record in manifest.files:
+            _check_size(manifest.place.path, record)
+        return
+    try:
+        sizes = _sizes(manifest.place, [record.name for record in manifest.files])
+    except OSError as error:
+        raise CheckpointError(f"cannot read {manifest.place}: {error}") from error
+    for record in manifest.files:
+        path = manifest.place / record.name
+        if record.name not in sizes:
+            raise CheckpointError(f"{path} is missing")
+        if sizes[record.name] != record.nbytes:
+            raise CheckpointError(_torn(path, sizes[record.name], record))
+
+
+def _sizes(place: Place, names: Sequence[str]) -> dict[str, int]:
+    """Return how long these files at a store are; those that are not there are missing.
+
+    A listing says so at once; what it does not show is asked for by name.
+    """
+    found = {name: int(about["size"] or 0) for name, about in place.listing().items()}
+    asked = [name for name in names if not found.get(name)]
+    sizes = zip(asked, place.each(place.size, asked), strict=True)
+    return found | {name: nbytes for name, nbytes in sizes if nbytes is not None}
 
 
 def _check_size(directory: Path, record: FileRecord) -> None:
@@ -340,25 +393,8 @@ def _check_size(directory: Path, record: FileRecord) -> None:
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     if nbytes != record.nbytes:
-        raise CheckpointError(f"{path} is torn: {nbytes} bytes instead of {record.nbytes}")
+        raise CheckpointError(_torn(path, nbytes, record))
 
 
-def _check_sum(directory: Path, record: FileRecord) -> None:
-    path = directory / record.name
-    digest = hashlib.sha256()
-    try:
-        with open_plain(path) as file:
-            while block := file.read(_READ_NBYTES):
-                digest.update(block)
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-    if digest.hexdigest() != record.sha256:
-        raise CheckpointError(f"{path} is damaged: its sha256 is not the manifest's")
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _torn(path: Path | Place, nbytes: int, record: FileRecord) -> str:
+    return f"{path} is torn: {nbytes} bytes instead of {record.nbytes}"

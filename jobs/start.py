@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -31,13 +32,21 @@ def start(
     settings: Settings,
     master: Sequence[str] = _MASTER,
     identity: Identity | None = None,
+    prepare: Callable[[Path], Settings] | None = None,
 ) -> tuple[LocalJob, subprocess.Popen[bytes]]:
     """Make the job's folder and start its master.
 
     `master`: what runs it. `identity`: by default the one in the environment, or a new one for this
-    host.
+    host. `prepare`: puts into the folder what the job begins with, and returns the settings that
+    say so; where it raises there is no job.
     """
     job, lock = make(settings, identity)
+    if prepare is not None:
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, lock)
+            undo.callback(shutil.rmtree, job.folder)
+            _write(job.folder, prepare(job.folder))
+            undo.pop_all()
     return _launch(job, lock, master)
 
 
@@ -47,9 +56,13 @@ def make(settings: Settings, identity: Identity | None = None) -> tuple[LocalJob
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, lock)
         (identity or given_identity() or Identity(secrets.token_hex(16))).save(folder)
-        storage.write_file(folder / "settings.json", settings.to_json().encode())
+        _write(folder, settings)
         undo.pop_all()
     return LocalJob(folder), lock
+
+
+def _write(folder: Path, settings: Settings) -> None:
+    storage.write_file(folder / "settings.json", settings.to_json().encode())
 
 
 def go_on(job: LocalJob) -> tuple[LocalJob, subprocess.Popen[bytes]]:

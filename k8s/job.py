@@ -218,7 +218,7 @@ def check_state(settings: JobSettings, templates: dict[str, Object], said: str) 
         if not outlives(folder, templates["worker"]):
             raise UsageError(
                 f"{said}: a script keeps its state in {folder}, which all its pods must see: give "
-                "a volume for the job, or --checkpoint_dir in another one."
+                "a volume for the job, or --checkpoint_dir in another one or as a URL."
             )
 
 

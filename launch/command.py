@@ -12,6 +12,8 @@ from typing import NoReturn
 from ..common import paths
 from ..common.errors import UsageError
 from ..common.launched import parse_nodes, time_of
+from ..common.locations import absolute, is_local
+from ..common.places import Place
 from . import local
 from .settings import LaunchSettings
 
@@ -61,14 +63,16 @@ def launch(flags: Flags, say: Callable[[str], None]) -> int:
     name = flags.job_name or f"launch-{time.strftime('%m%d-%H%M%S')}"
     if not _NAME.fullmatch(name):
         raise UsageError(f"--job_name {name!r}: small letters, digits and '-', 63 at most.")
-    folder = Path(flags.checkpoint_dir or paths.job_folder(name) / "checkpoints").absolute()
-    if flags.checkpoint_dir and (why := paths.why_unwritable(folder)):
+    folder = absolute(flags.checkpoint_dir or str(paths.job_folder(name) / "checkpoints"))
+    if not is_local(folder):
+        Place(folder)  # of a kind that can be opened here
+    elif flags.checkpoint_dir and (why := paths.why_unwritable(folder)):
         raise UsageError(f"--checkpoint_dir: {why}: choose another folder.")
     settings = LaunchSettings(
         job_name=name,
         min_nodes=least,
         max_nodes=most,
-        checkpoint_dir=str(folder),
+        checkpoint_dir=folder,
         script=" ".join([flags.script, *flags.arguments]),
         keep_checkpoint_max=flags.keep_checkpoint_max,
         max_restarts=flags.max_restarts,

@@ -16,12 +16,12 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common import storage
 from ..common.errors import CheckpointError, UsageError
+from ..common.places import Place, Where
 from . import world
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ def save(state: dict[Any, Any], **progress: Any) -> None:
     folder = _folder()
     if world.rank() != 0:
         return
-    folder.mkdir(parents=True, exist_ok=True)
     version = _next_version(folder)
     tensors: dict[str, torch.Tensor] = {}
     told = {**progress, "world_size": world.world_size()}
@@ -63,10 +62,9 @@ def save(state: dict[Any, Any], **progress: Any) -> None:
     from safetensors.torch import save as to_bytes
 
     directory = storage.free_directory(folder, version)
-    directory.mkdir(exist_ok=True)
     files = [
-        storage.write_file(directory / _TENSORS, to_bytes(tensors)),
-        storage.write_file(directory / _TREE, json.dumps(tree).encode()),
+        directory.write(_TENSORS, to_bytes(tensors)),
+        directory.write(_TREE, json.dumps(tree).encode()),
     ]
     storage.write_manifest(
         directory, version=version, num_shards=1, num_slots=0, files=files, model={}
@@ -85,7 +83,7 @@ def load() -> Saved:
     version = int(pinned) if pinned is not None else newest_whole(folder)
     if version == 0:
         return Saved({}, {})
-    directory = storage.version_directory(folder, version)
+    directory = _of_version(folder, version)
     try:
         manifest = storage.read_manifest(directory, checksums=False)
     except CheckpointError as error:
@@ -150,19 +148,19 @@ def _any_asked() -> bool:
 # -- versions
 
 
-def newest_round(checkpoint_dir: str | Path) -> int:
+def newest_round(checkpoint_dir: Where) -> int:
     """Return the newest round that has written a checkpoint there, whole or not; 0: none."""
     found = storage.find_checkpoints(checkpoint_dir)
     return _version_of(found[-1]) // _PER_ROUND if found else 0
 
 
-def newest_whole(checkpoint_dir: str | Path) -> int:
+def newest_whole(checkpoint_dir: Where) -> int:
     """Return the version of the newest checkpoint that is whole; 0: none."""
     found = storage.latest(checkpoint_dir)
     return found.version if found else 0
 
 
-def _next_version(folder: Path) -> int:
+def _next_version(folder: Place) -> int:
     round = int(os.environ.get("EDL_ROUND") or 0)
     found = storage.find_checkpoints(folder)
     newest = _version_of(found[-1]) if found else 0
@@ -172,18 +170,26 @@ def _next_version(folder: Path) -> int:
     return max([first, *own]) + 1
 
 
-def _version_of(directory: Path) -> int:
+def _of_version(folder: Place, version: int) -> Place:
+    first = folder / storage.version_directory("", version).name
+    if folder.is_local or first.has(storage.MANIFEST):
+        return first
+    # At a store nothing is written where an attempt was given up.
+    return next((p for p in storage.find_checkpoints(folder) if _version_of(p) == version), first)
+
+
+def _version_of(directory: Place) -> int:
     return int(directory.name.removeprefix("version-").partition(".")[0])
 
 
-def _folder() -> Path:
+def _folder() -> Place:
     path = os.environ.get("EDL_CHECKPOINT_PATH")
     if not path:
         raise UsageError(
             "There is no place for the state: start the script by `edl launch`, or set "
             "EDL_CHECKPOINT_PATH to a folder."
         )
-    return Path(path)
+    return Place(path)
 
 
 # -- values

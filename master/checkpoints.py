@@ -10,12 +10,13 @@ Scripts, as those of course.py. The best is written of the very cut that was eva
 from __future__ import annotations
 
 import dataclasses
-import shutil
-from pathlib import Path
+import logging
+from functools import cached_property
 from typing import Any
 
 from ..common import storage
-from ..common.errors import CheckpointError, EdlError, Unreachable
+from ..common.errors import EdlError, Unreachable
+from ..common.places import Place
 from ..durable.loop import Script
 from .books.saved import books_of
 from .core import Core
@@ -23,6 +24,8 @@ from .evaluation import Evaluation
 from .groups.group import Group
 from .groups.servers import Cut, Snapshot
 from .judge import Judge, Judges
+
+log = logging.getLogger(__name__)
 
 BEST, SERVERS = "best", "servers"
 
@@ -37,9 +40,9 @@ class Checkpoints:
         self._kept: tuple[int, dict[str, Any]] | None = None  # what the last one holds
         self.unkept = ""  # why the best is not what is kept as such
 
-    @property
-    def folder(self) -> Path:
-        return Path(self._settings.checkpoint_dir or self._core.job_dir / "checkpoints")
+    @cached_property
+    def folder(self) -> Place:
+        return Place(self._settings.checkpoint_dir or self._core.job_dir / "checkpoints")
 
     @property
     def keeps_last(self) -> bool:
@@ -111,27 +114,34 @@ class Checkpoints:
         except (OSError, EdlError) as error:
             self._core.fail(f"checkpoint {self.folder} cannot be written: {error}")
 
-    def _keep(self, left: Cut, books: dict[str, Any]) -> Path:
+    def _keep(self, left: Cut, books: dict[str, Any]) -> Place:
         """Write the checkpoint, and return where it is. Runs in the background."""
         directory = storage.free_directory(self.folder, left.version)
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.make()
         snapshot = self._group.cuts.kept(left, directory)
         self._write_manifest(directory, left.version, snapshot, books)
-        storage.prune(self.folder, self._settings.keep_checkpoint_max)
+        self._prune()
         return directory
 
-    def _write(self, folder: Path, cut: Cut, books: dict[str, Any]) -> Path:
+    def _write(self, folder: Place, cut: Cut, books: dict[str, Any]) -> Place:
         """Write a cut into a new folder, and return that. Runs in the background."""
         directory = storage.free_directory(folder, cut.version)
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.make()
         snapshot = self._group.cuts.snapshot(cut.name, directory)
         self._write_manifest(directory, cut.version, snapshot, books)
         if folder == self.folder:
-            storage.prune(folder, self._settings.keep_checkpoint_max)
+            self._prune()
         return directory
 
+    def _prune(self) -> None:
+        """Remove what is too old; what fails at a store is tried again after the next one."""
+        try:
+            storage.prune(self.folder, self._settings.keep_checkpoint_max)
+        except OSError as error:
+            log.warning("old checkpoints could not be removed: %s", error)
+
     def _write_manifest(
-        self, directory: Path, version: int, snapshot: Snapshot, books: dict[str, Any]
+        self, directory: Place, version: int, snapshot: Snapshot, books: dict[str, Any]
     ) -> None:
         settings = dataclasses.asdict(self._core.settings)  # of now: its servers may change
         more = {"settings": settings}
@@ -139,23 +149,23 @@ class Checkpoints:
             more["judged"] = self._judges.memory()
         snapshot.write_manifest(directory, version, {**books, **more})
 
-    def _saved(self, directory: Path) -> None:
+    def _saved(self, directory: Place) -> None:
         self._core.status.checkpoint = str(directory)
         self._core.tell(f"checkpoint {directory.name} is written")
         self._core.save()
 
     # -- for other servers
 
-    def hand_over(self, cut: Cut, books: dict[str, Any]) -> Script[Path]:
+    def hand_over(self, cut: Cut, books: dict[str, Any]) -> Script[Place]:
         """Write what other servers begin with, and return where it is.
 
         Raises OSError, EdlError.
         """
         folder = self.folder / SERVERS
-        directory: Path = yield self._loop.background(lambda: self._write(folder, cut, books))
+        directory: Place = yield self._loop.background(lambda: self._write(folder, cut, books))
         return directory
 
-    def handed_over(self, directory: Path) -> None:
+    def handed_over(self, directory: Place) -> None:
         """Remove what servers before these have begun with."""
         self._loop.background(lambda: _remove_others(directory))
 
@@ -197,13 +207,13 @@ class Checkpoints:
             self._core.tell(f"the best so far: {judge.metric} {value:.6g}, kept as {kept}")
         return True
 
-    def _write_best(self, cut: Cut, books: dict[str, Any] | None) -> Script[Path]:
+    def _write_best(self, cut: Cut, books: dict[str, Any] | None) -> Script[Place]:
         own = books is None  # a group's state has not changed since: nothing trains meanwhile
         if books is None:
             cut, books = yield from self._group.cuts.take()
         try:
             folder = self.folder / BEST
-            directory: Path = yield self._loop.background(lambda: self._write(folder, cut, books))
+            directory: Place = yield self._loop.background(lambda: self._write(folder, cut, books))
         finally:
             if own:
                 self._loop.background(lambda: self._group.cuts.unpin(cut.name))
@@ -225,7 +235,7 @@ class Checkpoints:
         judge = self._judges.best
         if judge is None or judge.value is None or self._core.status.best is not None:
             return
-        found = Path(judge.checkpoint)
+        found = judge.checkpoint
         try:
             copying = self._loop.background(lambda: _copy(found, self.folder / BEST))
             judge.checkpoint = str((yield copying))
@@ -239,24 +249,21 @@ class Checkpoints:
         self._core.save()
 
 
-def _remove_others(kept: Path) -> None:
+def _remove_others(kept: Place) -> None:
     """Remove all but this one from the folder of the best. Runs in the background."""
-    for path in storage.find_checkpoints(kept.parent):
-        if path != kept:
-            (path / storage.MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(path)
+    for place in storage.find_checkpoints(kept.parent):
+        if place != kept:
+            storage.remove(place)
 
 
-def _copy(found: Path, folder: Path) -> Path:
+def _copy(found: str, folder: Place) -> Place:
     """Copy a checkpoint to this folder, and return where it is then. Runs in the background."""
     manifest = storage.read_manifest(found, checksums=False)
-    if found.parent.resolve() == folder.resolve():
-        return found
+    if manifest.place.parent == folder:
+        return manifest.place
     directory = storage.free_directory(folder, manifest.version)
-    shutil.rmtree(directory, ignore_errors=True)  # half a copy of a master that was killed
-    directory.mkdir(parents=True)
-    for name in (*(file.name for file in manifest.files), storage.MANIFEST):
-        if not (found / name).is_file():
-            raise CheckpointError(f"{found / name} is missing")
-        storage.copy_file(found / name, directory / name)
+    directory.remove_all()  # half a copy of a master that was killed
+    for record in manifest.files:
+        storage.copy(manifest, record, directory)
+    directory.write(storage.MANIFEST, manifest.place.read(storage.MANIFEST))
     return directory

@@ -18,8 +18,10 @@ from .books.quarantine import by_record, count, data_of
 from .books.task import UNPLANNED_IDS
 from .checkpoints import Checkpoints
 from .core import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINED, Core
+from .deltas import Deltas
 from .evaluation import Evaluation, metrics_of, pack
 from .groups.group import Group
+from .groups.server_cuts import ServerCuts
 from .groups.servers import Cut
 from .judge import Judges
 
@@ -62,6 +64,7 @@ class Course:
         self._due: list[int] = []  # epochs of the evaluations that run, their cuts included
         self._judges = judges
         self.checkpoints = Checkpoints(core, group, judges)
+        self._deltas = _deltas_of(core, group)
 
     @property
     def evaluating(self) -> bool:
@@ -111,6 +114,8 @@ class Course:
         self._loop.spawn(
             self._periodically(self._settings.checkpoint_steps, self.checkpoints.write)
         )
+        if self._deltas is not None:
+            self._loop.spawn(self._deltas.run())
         due, self._due = self._due, []
         yield from self.checkpoints.adopt_best()
         for ended in due:  # their cuts went with the master that took them
@@ -150,6 +155,8 @@ class Course:
                 whole = yield from self._epochs_done(queue.opened, not self._settings.use_async)
             if self.checkpoints.keeps_last:  # first: the end runs the user's code, which may fail
                 yield from self.checkpoints.write(last=True)
+            if self._deltas is not None:
+                yield from self._deltas.write()
             if not queue.epochs_done(queue.opened):
                 continue  # what was reported as done was not on all servers, and came back
             self._core.decide(Add(Kind.TRAIN_END, _END, group=_TRAIN_END))
@@ -328,3 +335,8 @@ class Course:
             )
         else:
             core.end("done", EXIT_DONE, early or "done")
+
+
+def _deltas_of(core: Core, group: Group) -> Deltas | None:
+    """Return the writer of deltas of a group that has servers alone."""
+    return Deltas(core, group, group.cuts) if isinstance(group.cuts, ServerCuts) else None

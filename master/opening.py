@@ -132,9 +132,9 @@ def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQu
             queue = _checked_queue(manifest, plan, tolerance)
             if settings.resume or not queue.plan_done:
                 log.info(
-                    "going on with checkpoint=%s records=%d", manifest.directory, queue.records_done
+                    "going on with checkpoint=%s records=%d", manifest.place, queue.records_done
                 )
-                return queue, str(manifest.directory)
+                return queue, str(manifest.place)
     return TaskQueue(plan, tolerance=tolerance), ""
 
 
@@ -156,8 +156,8 @@ def _checked_queue(manifest: storage.Manifest, plan: Plan, tolerance: int) -> Ta
     except UNREADABLE as error:
         what = f"there is no task {error}" if isinstance(error, KeyError) else str(error)
         raise CheckpointError(
-            f"the books in {manifest.directory} are damaged: {what}. Begin from its parameters "
-            f"alone: --checkpoint_dir_for_init {manifest.directory} with another --seed."
+            f"the books in {manifest.place} are damaged: {what}. Begin from its parameters "
+            f"alone: --checkpoint_dir_for_init {manifest.place} with another --seed."
         ) from error
     return queue
 

@@ -268,7 +268,13 @@ class Replicas:
                 slot.phase = Phase.FINISHED
 
     def is_leaving(self, role: str, index: int) -> bool:
+        """Tell whether who has this place is to leave.
+
+        A worker that somebody else has started has no place: it leaves when all of ours do.
+        """
         slot = self.slots.get((role, index))
+        if slot is None and role == WORKER:
+            return self._ending or not self.wanted
         return slot is None or slot.leaving
 
     def running(self, role: str) -> list[Slot]:

@@ -24,9 +24,10 @@ from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced
 from ..common.identity import job_identity
 from ..common.listen import own_host
+from ..common.reflection import reflect
 from ..common.settings import JobSettings
 from ..durable.schema import Json
-from ..proto import master_pb2_grpc, registry_pb2_grpc
+from ..proto import master_pb2, master_pb2_grpc, registry_pb2, registry_pb2_grpc
 from ..runtime.nursery import Nursery
 from . import opening
 from .core import MEMORY
@@ -227,6 +228,7 @@ def _listen(master: Master, token: str, port: int, job_dir: Path) -> rpc.AsyncSe
         master_pb2_grpc.add_MasterServicer_to_server(MasterServicer(master), server)
         teachers = TeachersServicer(master, master.core.settings.lease_s)
         registry_pb2_grpc.add_RegistryServicer_to_server(teachers, server)
+        reflect(server, master_pb2, registry_pb2)
 
     def listen(port: int) -> rpc.AsyncServer:
         return rpc.AsyncServer(register, token=token, port=port)

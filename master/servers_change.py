@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from pathlib import Path
 
 from ..common import faults, storage
 from ..common.errors import EdlError
+from ..common.places import Place
 from ..durable.loop import Script
 from .checkpoints import Checkpoints
 from .core import Core
@@ -51,7 +51,7 @@ def ask(core: Core, servers: int, workers: int) -> str:
     if not settings.keeps_checkpoints:
         return (
             "servers are changed by way of a checkpoint that all pods can read: give the job a "
-            "--checkpoint_dir on a volume"
+            "--checkpoint_dir on a volume or at a store (s3://...)"
         )
     if core.status.state != "running":
         return f"the servers of a job change while it trains: it is {core.status.state}"
@@ -126,7 +126,7 @@ class ServersChange:
 
     # -- up to where the journal knows of it
 
-    def _written(self, wanted: ServersWanted) -> Script[Path | None]:
+    def _written(self, wanted: ServersWanted) -> Script[Place | None]:
         """Return where the state of all servers is written; None: there is no such place."""
         core, why = self._core, ""
         for _ in range(_TRIES):
@@ -168,7 +168,7 @@ class ServersChange:
         core.loop.wake_at(until)
         yield lambda: not core.queue.uneven or core.clock.now() >= until or self._is_over
 
-    def _begin_others(self, servers: int, written: Path) -> None:
+    def _begin_others(self, servers: int, written: Place) -> None:
         """Have other servers begin from the checkpoint, which is durable, in the place of these."""
         core = self._core
         before = self._processes.renew_servers(servers)

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..common.errors import EdlError
+from ..common.errors import DefinitionError, EdlError
 from ..common.settings import JobSettings
 from ..data.reader import Records
 from ..nn.buffers import Buffers, shape_of
-from ..nn.by_name import ByName, all_of, of_all
+from ..nn.by_name import ByName, Optimizers, all_of, clip_norm, of_all
 from ..nn.embedding import Embedding, attach, tables
 from ..nn.fitness import Weights, check_loss, faults, remarks
 from ..nn.local import LocalRows, torch_optimizer
@@ -108,7 +108,7 @@ class _Trial:
             self.note("error", what, detail)
             raise _Stop from error
 
-    def _check_names(self, optimizer: object, specs: dict[str, TableSpec]) -> None:
+    def _check_names(self, optimizer: Optimizers, specs: dict[str, TableSpec]) -> None:
         """Check which tensors several optimizers are of.
 
         Raises DefinitionError.
@@ -118,6 +118,11 @@ class _Trial:
             optimizer.check([*names, *specs])
             if self._strategy != "ps":
                 of_all(optimizer, names)
+        if self._strategy == "hybrid" and clip_norm(optimizer):
+            raise DefinitionError(
+                "clip_norm is of all gradients of a step, which no process of --strategy hybrid "
+                "has: leave it out, clip by value or row, or train with another strategy"
+            )
 
     def _told(self, error: Exception) -> str:
         """Return the error with the user's own line, the last one in the definition's file."""

@@ -21,7 +21,8 @@ class ByName:
     """`default`, but for names like a pattern ("users", "deep.*") its own optimizer.
 
     A name is a table's, or a dense tensor's as in model.named_parameters(). The first pattern that
-    fits decides. `patterns` is a dict.
+    fits decides. `patterns` is a dict. `clip_norm`, which is of all gradients together, is said
+    of the default.
     """
 
     default: Optimizer
@@ -33,6 +34,10 @@ class ByName:
         for each in (self.default, *(optimizer for _, optimizer in pairs)):
             if type(each) not in optimizers.OPTIMIZERS.values():  # nor a class derived from one
                 raise DefinitionError(f"ByName: {each!r} is no optimizer of edl.nn")
+        if any(optimizer.clip_norm for _, optimizer in pairs):
+            raise DefinitionError(
+                "ByName: clip_norm is of all gradients of a push together: give it to the default"
+            )
         if not all(isinstance(pattern, str) for pattern, _ in pairs):
             raise DefinitionError("ByName: a pattern is a text, as of a shell: 'users', 'deep.*'")
         object.__setattr__(self, "patterns", pairs)
@@ -74,6 +79,11 @@ def all_of(optimizer: Optimizers) -> list[Optimizer]:
     if not isinstance(optimizer, ByName):
         return [optimizer]
     return [optimizer.default, *(each for _, each in optimizer.pairs)]
+
+
+def clip_norm(optimizer: Optimizers) -> float:
+    """Return the norm to which all gradients of a push are clipped; 0: they are not."""
+    return (optimizer.default if isinstance(optimizer, ByName) else optimizer).clip_norm
 
 
 def of_all(optimizer: Optimizers, names: Iterable[str]) -> Optimizer:

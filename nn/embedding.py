@@ -31,6 +31,9 @@ class RowSource(Protocol):
         They are differentiable to what the source keeps.
 
         `ids` is `table.lookup_ids` of what the module's forward got: any shape, never PADDING.
+
+        A source that has `whole = True` is asked for what forward got as it is, unchecked, and
+        answers zeros for what is none: so no branch depends on a value, where a model is traced.
         """
         ...
 
@@ -124,12 +127,18 @@ class Embedding(nn.Module):
                 "connected: run the model by `edl train`, load a trained one by edl.load, or in a "
                 "plain loop call edl.nn.attach(model, edl.nn.LocalRows(seed=0)) first."
             )
+        if getattr(self.source, "whole", False):
+            return self._combined(self.source.rows(self, ids), ids)
         ids = self._checked(ids)
         asked = _present(ids)
         rows = self.source.rows(self, asked)
         if asked is not ids:
             empty = rows.new_zeros(*ids.shape, self.dim)
             rows = empty.index_put((ids != PADDING,), rows)
+        return self._combined(rows, ids)
+
+    def _combined(self, rows: Tensor, ids: Tensor) -> Tensor:
+        """Return what a forward does: the rows of ids, or their sum or mean over the last axis."""
         if self.combiner is None:
             return rows
         if ids.dim() == 0:

@@ -76,8 +76,8 @@ def torch_optimizer(
     fields["lr"] = optimizers.learning_rate(spec, 0)
     name = type(spec).__name__
     kind: Any = getattr(own_optimizers, name, None) or getattr(torch.optim, name)
-    value, norm = fields.pop("clip_value"), fields.pop("clip_row_norm")
+    clips = [fields.pop(name) for name in ("clip_norm", "clip_value", "clip_row_norm")]
     made: torch.optim.Optimizer = kind(list(parameters), **fields)
-    if value or norm:
-        made.register_step_pre_hook(lambda *_: own_optimizers.clip(made, value, norm))
+    if any(clips):
+        made.register_step_pre_hook(lambda *_: own_optimizers.clip(made, *clips))
     return made

@@ -27,13 +27,16 @@ def _later(default: Any) -> Any:
 class _Spec:
     """The base of all optimizers: numbers that can be told to the servers.
 
-    Gradients are clipped before they are used, by value as torch.nn.utils.clip_grad_value_ does,
-    and a row's by its norm as clip_grad_norm_ does; 0: they are not.
+    Gradients are clipped before they are used; 0: they are not. `clip_norm`: all gradients of a
+    worker's push together, rows among them, by their norm, before they leave the worker, as
+    torch.nn.utils.clip_grad_norm_ does. `clip_value`: each element, as clip_grad_value_ does, and
+    `clip_row_norm`: a row's by its norm, both where a step applies them.
     """
 
     maximize: bool = _later(False)
     clip_value: float = _later(0.0)
     clip_row_norm: float = _later(0.0)
+    clip_norm: float = _later(0.0)
 
     def __post_init__(self) -> None:
         lr: Any = getattr(self, "lr")  # noqa: B009 which each of them has
@@ -54,7 +57,7 @@ class _Spec:
             elif not isinstance(value, Schedule):
                 value = self._number(name, value)
             object.__setattr__(self, name, value)  # numpy's are none that JSON knows
-        if min(self.clip_value, self.clip_row_norm) < 0:
+        if min(self.clip_value, self.clip_row_norm, self.clip_norm) < 0:
             raise DefinitionError(f"{type(self).__name__}: clip above 0, or at 0 not at all")
 
     def __repr__(self) -> str:

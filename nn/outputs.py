@@ -20,7 +20,7 @@ def arrays_of(outputs: Any, count: int) -> dict[str, Array]:
     Raises DefinitionError.
     """
     found: dict[str, Array] = {}
-    for name, value in _leaves(outputs, ""):
+    for name, value in leaves(outputs, ""):
         array = to_numpy(value)
         if array.dtype == object or array.dtype.kind in "SU":
             raise DefinitionError(
@@ -41,7 +41,7 @@ def arrays_of(outputs: Any, count: int) -> dict[str, Array]:
     return found
 
 
-def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield the name and the value of all that is no container; None counts as nothing."""
     if value is None:
         return
@@ -59,7 +59,7 @@ def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name or "output", value
         return
     for key, part in parts.items():
-        yield from _leaves(part, f"{name}.{key}" if name else str(key))
+        yield from leaves(part, f"{name}.{key}" if name else str(key))
 
 
 def _is_nested(value: Any) -> bool:

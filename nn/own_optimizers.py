@@ -18,8 +18,14 @@ def as_row(parameter: nn.Parameter) -> nn.Parameter:
     return parameter
 
 
-def clip(optimizer: torch.optim.Optimizer, value: float, row_norm: float) -> None:
-    """Clip the gradients by value, and those of rows by their norm; 0: not at all."""
+def clip(optimizer: torch.optim.Optimizer, norm: float, value: float, row_norm: float) -> None:
+    """Clip all gradients by their norm, each by value, those of rows by their own; 0: not at all.
+
+    `norm`: of all that the optimizer has.
+    """
+    if norm:
+        weights = (weight for group in optimizer.param_groups for weight in group["params"])
+        nn.utils.clip_grad_norm_(list(map(_dense_for_clipping, weights)), norm)
     for group in optimizer.param_groups:
         for weight in group["params"]:
             if weight.grad is None:
@@ -28,6 +34,17 @@ def clip(optimizer: torch.optim.Optimizer, value: float, row_norm: float) -> Non
                 weight.grad = weight.grad.clamp(-value, value)
             if row_norm and getattr(weight, "is_row", False):
                 nn.utils.clip_grad_norm_([weight], row_norm)
+
+
+def _dense_for_clipping(weight: Tensor) -> Tensor:
+    """Return the weight, or a tensor whose gradient is the values of the weight's sparse one."""
+    if weight.grad is None or not weight.grad.is_sparse:
+        return weight
+    weight.grad = weight.grad.coalesce()
+    values = weight.grad._values()
+    stand_in = torch.empty_like(values)
+    stand_in.grad = values  # its memory: clipped in place
+    return stand_in
 
 
 class _Own(torch.optim.Optimizer):

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64l/proto/kserve.proto\x12\nedl.kserve\"\x17\n\x15ServerMetadataRequest\"H\n\x13ServerMetadataReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nextensions\x18\x03 \x03(\t\"\x0f\n\rHealthRequest\"\x1c\n\x0bHealthReply\x12\r\n\x05is_so\x18\x01 \x01(\x08\"-\n\x0cModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"?\n\x0eTensorMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"\x9f\x01\n\x12ModelMetadataReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08versions\x18\x02 \x03(\t\x12\x10\n\x08platform\x18\x03 \x01(\t\x12*\n\x06inputs\x18\x04 \x03(\x0b\x32\x1a.edl.kserve.TensorMetadata\x12+\n\x07outputs\x18\x05 \x03(\x0b\x32\x1a.edl.kserve.TensorMetadata\"%\n\x0bModelConfig\x12\x16\n\x0emax_batch_size\x18\x04 \x01(\x05\";\n\x10ModelConfigReply\x12\'\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\x17.edl.kserve.ModelConfig\"\xad\x01\n\x08\x43ontents\x12\x15\n\rbool_contents\x18\x01 \x03(\x08\x12\x14\n\x0cint_contents\x18\x02 \x03(\x05\x12\x16\n\x0eint64_contents\x18\x03 \x03(\x03\x12\x15\n\ruint_contents\x18\x04 \x03(\r\x12\x17\n\x0fuint64_contents\x18\x05 \x03(\x04\x12\x15\n\rfp32_contents\x18\x06 \x03(\x02\x12\x15\n\rfp64_contents\x18\x07 \x03(\x01\"d\n\x0bInferTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12&\n\x08\x63ontents\x18\x05 \x01(\x0b\x32\x14.edl.kserve.Contents\"\x1f\n\x0fRequestedOutput\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xb8\x01\n\x0cInferRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12\'\n\x06inputs\x18\x05 \x03(\x0b\x32\x17.edl.kserve.InferTensor\x12,\n\x07outputs\x18\x06 \x03(\x0b\x32\x1b.edl.kserve.RequestedOutput\x12\x1a\n\x12raw_input_contents\x18\x07 \x03(\x0c\"\x8a\x01\n\nInferReply\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12(\n\x07outputs\x18\x05 \x03(\x0b\x32\x17.edl.kserve.InferTensor\x12\x1b\n\x13raw_output_contents\x18\x06 \x03(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64l/proto/kserve.proto\x12\nedl.kserve\"\x17\n\x15ServerMetadataRequest\"H\n\x13ServerMetadataReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nextensions\x18\x03 \x03(\t\"\x0f\n\rHealthRequest\"\x1c\n\x0bHealthReply\x12\r\n\x05is_so\x18\x01 \x01(\x08\"-\n\x0cModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"?\n\x0eTensorMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"\x9f\x01\n\x12ModelMetadataReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08versions\x18\x02 \x03(\t\x12\x10\n\x08platform\x18\x03 \x01(\t\x12*\n\x06inputs\x18\x04 \x03(\x0b\x32\x1a.edl.kserve.TensorMetadata\x12+\n\x07outputs\x18\x05 \x03(\x0b\x32\x1a.edl.kserve.TensorMetadata\"%\n\x0bModelConfig\x12\x16\n\x0emax_batch_size\x18\x04 \x01(\x05\";\n\x10ModelConfigReply\x12\'\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\x17.edl.kserve.ModelConfig\"\xc5\x01\n\x08\x43ontents\x12\x15\n\rbool_contents\x18\x01 \x03(\x08\x12\x14\n\x0cint_contents\x18\x02 \x03(\x05\x12\x16\n\x0eint64_contents\x18\x03 \x03(\x03\x12\x15\n\ruint_contents\x18\x04 \x03(\r\x12\x17\n\x0fuint64_contents\x18\x05 \x03(\x04\x12\x15\n\rfp32_contents\x18\x06 \x03(\x02\x12\x15\n\rfp64_contents\x18\x07 \x03(\x01\x12\x16\n\x0e\x62ytes_contents\x18\x08 \x03(\x0c\"d\n\x0bInferTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12&\n\x08\x63ontents\x18\x05 \x01(\x0b\x32\x14.edl.kserve.Contents\"\x1f\n\x0fRequestedOutput\x12\x0c\n\x04name\x18\x01 \x01(\t\"\xb8\x01\n\x0cInferRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12\'\n\x06inputs\x18\x05 \x03(\x0b\x32\x17.edl.kserve.InferTensor\x12,\n\x07outputs\x18\x06 \x03(\x0b\x32\x1b.edl.kserve.RequestedOutput\x12\x1a\n\x12raw_input_contents\x18\x07 \x03(\x0c\"\x8a\x01\n\nInferReply\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12(\n\x07outputs\x18\x05 \x03(\x0b\x32\x17.edl.kserve.InferTensor\x12\x1b\n\x13raw_output_contents\x18\x06 \x03(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,13 +50,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODELCONFIGREPLY']._serialized_start=497
   _globals['_MODELCONFIGREPLY']._serialized_end=556
   _globals['_CONTENTS']._serialized_start=559
-  _globals['_CONTENTS']._serialized_end=732
-  _globals['_INFERTENSOR']._serialized_start=734
-  _globals['_INFERTENSOR']._serialized_end=834
-  _globals['_REQUESTEDOUTPUT']._serialized_start=836
-  _globals['_REQUESTEDOUTPUT']._serialized_end=867
-  _globals['_INFERREQUEST']._serialized_start=870
-  _globals['_INFERREQUEST']._serialized_end=1054
-  _globals['_INFERREPLY']._serialized_start=1057
-  _globals['_INFERREPLY']._serialized_end=1195
+  _globals['_CONTENTS']._serialized_end=756
+  _globals['_INFERTENSOR']._serialized_start=758
+  _globals['_INFERTENSOR']._serialized_end=858
+  _globals['_REQUESTEDOUTPUT']._serialized_start=860
+  _globals['_REQUESTEDOUTPUT']._serialized_end=891
+  _globals['_INFERREQUEST']._serialized_start=894
+  _globals['_INFERREQUEST']._serialized_end=1078
+  _globals['_INFERREPLY']._serialized_start=1081
+  _globals['_INFERREPLY']._serialized_end=1219
 # @@protoc_insertion_point(module_scope)

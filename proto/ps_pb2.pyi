@@ -212,15 +212,19 @@ class UnpinReply(_message.Message):
     def __init__(self) -> None: ...
 
 class SnapshotRequest(_message.Message):
-    __slots__ = ("cut", "directory")
+    __slots__ = ("cut", "directory", "values_only", "since")
     CUT_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    VALUES_ONLY_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     cut: str
     directory: str
-    def __init__(self, cut: _Optional[str] = ..., directory: _Optional[str] = ...) -> None: ...
+    values_only: bool
+    since: str
+    def __init__(self, cut: _Optional[str] = ..., directory: _Optional[str] = ..., values_only: bool = ..., since: _Optional[str] = ...) -> None: ...
 
 class SnapshotReply(_message.Message):
-    __slots__ = ("files", "version")
+    __slots__ = ("files", "version", "unknown", "rows")
     class File(_message.Message):
         __slots__ = ("name", "nbytes", "sha256")
         NAME_FIELD_NUMBER: _ClassVar[int]
@@ -230,11 +234,22 @@ class SnapshotReply(_message.Message):
         nbytes: int
         sha256: str
         def __init__(self, name: _Optional[str] = ..., nbytes: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
+    class RowsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     FILES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     files: _containers.RepeatedCompositeFieldContainer[SnapshotReply.File]
     version: int
-    def __init__(self, files: _Optional[_Iterable[_Union[SnapshotReply.File, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
+    unknown: bool
+    rows: _containers.ScalarMap[str, int]
+    def __init__(self, files: _Optional[_Iterable[_Union[SnapshotReply.File, _Mapping]]] = ..., version: _Optional[int] = ..., unknown: bool = ..., rows: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class FlushRequest(_message.Message):
     __slots__ = ()

@@ -5,6 +5,7 @@ All of it is gRPC, and none of it needs the kernels that pulls and pushes bring.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ..common.identity import Identity, job_identity
@@ -83,6 +84,24 @@ class PsControl:
             (f.name, f.nbytes, f.sha256) for index in sorted(replies) for f in replies[index].files
         ]
         return files, max(reply.version for reply in replies.values())
+
+    def values(
+        self, cut: str, directory: str, since: str, *, timeout_s: float
+    ) -> tuple[list[tuple[str, int, str]], dict[str, int]] | None:
+        """Have every shard write what serving needs of the cut, and what is new since another.
+
+        `since` "": all of it. Returns all files, as `snapshot`, and the rows by table; None: a
+        shard does not know that other cut.
+        """
+        request = pb.SnapshotRequest(cut=cut, directory=directory, values_only=True, since=since)
+        replies = self._shards.call_all("Snapshot", request, timeout_s)
+        if any(reply.unknown for reply in replies.values()):
+            return None
+        files, rows = [], Counter[str]()
+        for index in sorted(replies):
+            files += [(f.name, f.nbytes, f.sha256) for f in replies[index].files]
+            rows.update(replies[index].rows)
+        return files, dict(rows)
 
     def flush(self, *, timeout_s: float) -> dict[int, tuple[int, int]]:
         """Step, in sync mode, with what waits.

@@ -21,17 +21,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import numpy as np
 
 from ..common import faults, listen, rpc, storage
 from ..common.errors import CheckpointError, Unreachable
 from ..common.identity import Identity
+from ..common.reflection import reflect
 from ..common.settings import JobSettings
 from ..master.client import MasterClient
 from ..nn.model_spec import ModelSpec, TableSpec
 from ..nn.optimizers import SGD
 from ..proto import master_pb2 as pb
-from ..proto import ps_pb2_grpc
+from ..proto import ps_pb2, ps_pb2_grpc
 from .books.aggregation import Policy, Update
 from .books.parameters import Parameters
 from .books.slots import SlotMap
@@ -40,6 +42,7 @@ from .books.trace import ShardTrace
 from .servicer import ParameterServerServicer
 from .snapshots import cut as snapshot
 from .snapshots.chain import Folder, job_id
+from .snapshots.changes import Changes
 from .snapshots.recorder import Coverage, Recorder, Snapshots
 from .snapshots.recovery import Restored, restore
 from .wire.plane import Plane
@@ -64,8 +67,13 @@ class Listeners:
             host=listen.own_host(),
         )
         servicer.listening = self._plane.listening
+
+        def register(server: grpc.Server) -> None:
+            ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
+            reflect(server, ps_pb2)
+
         self._rpc = rpc.Server(
-            lambda server: ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server),
+            register,
             token=identity.token,
             identity=identity,
             threads=_THREADS,
@@ -173,7 +181,7 @@ class Server:
                 manifest = storage.load(path)
                 dense = settings.strategy != "hybrid"
                 snapshot.restore(store, manifest, new_job=not checkpoint, dense=dense)
-                log.info("restored checkpoint=%s version=%d", manifest.directory, store.version)
+                log.info("restored checkpoint=%s version=%d", manifest.place, store.version)
         if self._trace is not None:
             if restored and (link := restored.link):
                 from_ = restored.parent.incarnation
@@ -181,9 +189,10 @@ class Server:
             else:
                 about = {"checkpoint": path, "new_job": not checkpoint}
             self._trace.begin(address=self.address, **about)
-        self._servicer.attach(store)
+        changes = Changes(store)
+        self._servicer.attach(store, changes)
         if folder is not None:
-            recorder = Recorder(store, folder, self._replica.incarnation, restored)
+            recorder = Recorder(store, folder, self._replica.incarnation, restored, changes)
             self._snapshots = Snapshots(recorder, settings.snapshot_s, self._tell)
             self._snapshots.start()
         return store

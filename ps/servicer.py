@@ -31,6 +31,8 @@ from .books.store import Store
 from .metrics import Metrics
 from .rows.optimizers import Floats
 from .snapshots import cut as snapshot
+from .snapshots import delta
+from .snapshots.changes import Changes
 
 Method = TypeVar("Method", bound=Callable[..., Any])  # a method of the service, of any messages
 
@@ -64,7 +66,8 @@ def _served(method: Method) -> Method:
         except OSError as error:
             context.abort(code, f"{name} failed on server {self.index}: {error}")
         except MemoryError:
-            if name == "Snapshot":  # all that it holds is whole, and it cannot be kept from here
+            if name == "Snapshot" and not request.values_only:
+                # All that it holds is whole, and it cannot be kept from here.
                 self.exhausted = True
                 code = grpc.StatusCode.UNAVAILABLE
                 context.abort(code, f"server {self.index} is out of memory: it is replaced")
@@ -87,10 +90,13 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
         self.index = index
         self.metrics = Metrics(index)
         self.exhausted = False  # no memory is left to write a checkpoint: the process must end
+        self._changes = Changes(store) if store else None
         self.store = store
         self.listening: Listening | None = None  # the tensor plane of this shard
 
-    def attach(self, store: Store) -> None:
+    def attach(self, store: Store, changes: Changes | None = None) -> None:
+        """Serve this store. `changes`: its own, where others read them too."""
+        self._changes = changes or Changes(store)
         self.store = store
 
     def _ready(self, context: grpc.ServicerContext) -> Store:
@@ -209,12 +215,23 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
     def Snapshot(
         self, request: pb.SnapshotRequest, context: grpc.ServicerContext
     ) -> pb.SnapshotReply:
-        files, version = snapshot.write(self._of_master(context), request.cut, request.directory)
+        store = self._of_master(context)
+        if request.values_only:
+            assert self._changes is not None  # there is a store
+            cut, since = _cut(request.cut), request.since
+            written = delta.write(store, self._changes, cut, since, request.directory)
+            if written is None:
+                return pb.SnapshotReply(unknown=True)
+            files, version, rows = [*written.files], written.version, written.rows
+        else:
+            files, version = snapshot.write(store, request.cut, request.directory)
+            rows = {}
         return pb.SnapshotReply(
             files=[
                 pb.SnapshotReply.File(name=f.name, nbytes=f.nbytes, sha256=f.sha256) for f in files
             ],
             version=version,
+            rows=rows,
         )
 
     @_served

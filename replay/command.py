@@ -95,7 +95,7 @@ def _compare(run: Replay, checkpoint: Checkpoint | None, say: Say) -> int:
     if checkpoint is None:
         say("there is no checkpoint to compare with: the gradients were those that were applied")
         return 0
-    where = checkpoint.manifest.directory
+    where = checkpoint.manifest.place
     compared = checkpoint.compare()
     if compared.difference:
         say(f"different from {where}: {compared.difference}")

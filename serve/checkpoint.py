@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common import paths, pieces
-from ..common.errors import CheckpointError, UsageError
+from ..common.errors import CheckpointError
 from ..common.resolve import newest_checkpoint
 from ..common.storage import Manifest
 from ..nn.by_name import to_dict
@@ -41,6 +41,11 @@ class Checkpoint:
         return self.manifest.directory
 
     @property
+    def where(self) -> str:
+        """The path or URL that it was opened by."""
+        return str(self.manifest.place)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Return the settings of the job that wrote it; {} where it does not say."""
         found = self.manifest.books.get("settings")
@@ -51,7 +56,7 @@ class Checkpoint:
         """Return what it says of itself, as JSON can hold it."""
         settings, manifest = self.settings, self.manifest
         return {
-            "checkpoint": str(self.directory),
+            "checkpoint": self.where,
             "version": manifest.version,
             "created": manifest.created,
             "job": settings.get("job_name", ""),
@@ -89,7 +94,7 @@ class Checkpoint:
             if spec.name == name:
                 return spec
         there = ", ".join(repr(spec.name) for spec in self.spec.tables) or "none"
-        raise CheckpointError(f"{self.directory} has no table {name!r}: its tables are {there}")
+        raise CheckpointError(f"{self.where} has no table {name!r}: its tables are {there}")
 
     def rows(self, table: str) -> list[pieces.Rows]:
         """Return the rows of a table as they lie in the files, in no order.
@@ -160,7 +165,7 @@ class Checkpoint:
                 yield place, chunk
         if lacking:
             tensor, number = min(lacking)
-            raise CheckpointError(f"{self.directory} lacks the chunk {number} of {tensor!r}")
+            raise CheckpointError(f"{self.where} lacks the chunk {number} of {tensor!r}")
 
 
 def _place(spec: DenseSpec, number: int) -> slice:
@@ -171,23 +176,22 @@ def _place(spec: DenseSpec, number: int) -> slice:
 def open_checkpoint(where: str | Path, *, checksums: bool = True) -> Checkpoint:
     """Open a checkpoint, the newest whole one of a folder of them, or that of a job.
 
-    `where` is a path, or a job's name (which goes before a path, as for --resume). `checksums`:
-    each file is compared with its sha256 first, which reads all of it once; without, their sizes.
+    `where` is a path, a URL (its files are copied here first, common/copies.py), or a job's name
+    (which goes before a path, as for --resume). `checksums`: each file is compared with its sha256
+    first, which reads all of it once; without, their sizes.
 
     Raises UsageError where there is none that is whole, CheckpointError where it is none of `edl
     train`.
     """
     said = str(where)
-    if "://" in said:
-        raise UsageError(f"{said}: a checkpoint is read from a folder here: copy it to one first.")
     path = str(paths.named_job(said) or said) if isinstance(where, str) else said
     manifest = newest_checkpoint(path, said, checksums=checksums)
     try:
         spec = ModelSpec.from_json(json.dumps(manifest.model))
     except ValueError as error:
         raise CheckpointError(
-            f"{manifest.directory} is no checkpoint of `edl train`: it has no model: {error}"
+            f"{manifest.place} is no checkpoint of `edl train`: it has no model: {error}"
         ) from error
     names = [record.name for record in manifest.files if record.name.endswith(".safetensors")]
-    files = tuple(pieces.mapped(manifest.directory / name) for name in names)
+    files = tuple(map(pieces.mapped, manifest.fetch(names)))
     return Checkpoint(manifest, spec, files)

@@ -50,8 +50,8 @@ def compare(one: Checkpoint, other: Checkpoint) -> Found:
     """
     dense, tables = _dense(one, other), _tables(one, other)
     return {
-        "a": {"checkpoint": str(one.directory), "version": one.manifest.version},
-        "b": {"checkpoint": str(other.directory), "version": other.manifest.version},
+        "a": {"checkpoint": one.where, "version": one.manifest.version},
+        "b": {"checkpoint": other.where, "version": other.manifest.version},
         "same": not any(map(_differs, (*dense, *tables))),
         "dense": dense,
         "tables": tables,

@@ -11,11 +11,12 @@ The folder is there whole or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,24 +41,49 @@ def convert(checkpoint: Checkpoint, out: Path, form: str = "parquet", state: boo
     `form`: of rows, one of FORMS. `state`: the optimizer's too. Raises UsageError where it cannot
     be written, CheckpointError where the checkpoint is damaged.
     """
+    with new_folder(out) as partial:
+        files = write(checkpoint, partial, form, state)
+        about = {**checkpoint.about, "written": [vars(record) for record in files]}
+        (partial / "about.json").write_text(json.dumps(about, indent=1))
+    return out
+
+
+def check_new(out: Path) -> None:
+    """Raise UsageError unless a folder can be made there: it is new, or empty."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(f"{out} is there already: name a new folder, or an empty one.")
     if why := paths.why_unwritable(out):
         raise UsageError(f"{why}: choose another folder.")
+
+
+@contextlib.contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Give a folder beside `out`, which takes its place if the block ends well; else it is gone.
+
+    Raises UsageError as `check_new`.
+    """
+    check_new(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     partial.mkdir()
     try:
-        files = _write(checkpoint, partial, form, state)
-        about = {**checkpoint.about, "written": [vars(record) for record in files]}
-        (partial / "about.json").write_text(json.dumps(about, indent=1))
+        yield partial
         os.replace(partial, out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return out
 
 
-def _write(checkpoint: Checkpoint, folder: Path, form: str, state: bool) -> list[FileRecord]:
+def write(
+    checkpoint: Checkpoint,
+    folder: Path,
+    form: str,
+    state: bool,
+    changed: Callable[[Rows], Rows] = lambda found: found,
+) -> list[FileRecord]:
+    """Write the files of a checkpoint into a folder, as `convert`; return what they are.
+
+    `changed`: makes what is written of rows.
+    """
     files = [folder / "dense.safetensors"]
     _save(files[0], checkpoint.dense())
     if state:
@@ -68,28 +94,32 @@ def _write(checkpoint: Checkpoint, folder: Path, form: str, state: bool) -> list
         files.append(folder / f"{quote(table.name, safe='')}.{form}")
         if form == "parquet":
             kept = (
-                block if state else _stateless(block) for block in blocks(checkpoint, table.name)
+                changed(block if state else _stateless(block))
+                for block in blocks(checkpoint, table.name)
             )
             like = none_of(checkpoint, table.name)
-            write_parquet(files[-1], kept, like if state else _stateless(like))
+            write_parquet(files[-1], kept, changed(like if state else _stateless(like)))
         else:
-            save_rows(files[-1], rows(checkpoint, table.name), state)
-    return [_record_of(file) for file in files]
+            save_rows(files[-1], changed(rows(checkpoint, table.name)), state)
+    return [record_of(file) for file in files]
 
 
-def _record_of(path: Path) -> FileRecord:
+def record_of(path: Path) -> FileRecord:
+    """Return what a file is."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return FileRecord(path.name, path.stat().st_size, digest)
 
 
 def save_rows(path: Path, found: Rows, state: bool = True) -> None:
-    """Write rows as safetensors: ids, steps, weight, and state.NAME."""
+    """Write rows as safetensors: ids, steps, weight, scale if they have one, and state.NAME."""
     arrays: dict[str, NDArray[Any]] = {
         "ids": found.ids,
         "steps": found.steps,
         "weight": found.weight,
     }
+    if found.scale is not None:
+        arrays["scale"] = found.scale
     if state:
         arrays |= {f"{STATE}{name}": values for name, values in found.state.items()}
     _save(path, arrays, {"table": found.table})

@@ -32,6 +32,7 @@ class Rows:
 
     `ids` int64[N], `weight` float32[N, D], `state` what the optimizer keeps beside it, by name,
     each float32[N, D] (of a row-wise optimizer [N, 1]); `steps` int64[N], the updates of a row.
+    `scale` float32[N]: what a row of int8 is multiplied by; None: weights are as they are.
     """
 
     table: str
@@ -39,6 +40,7 @@ class Rows:
     weight: Values
     state: Mapping[str, Values]
     steps: Ids
+    scale: Values | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -57,6 +59,8 @@ class Rows:
         for name, values in self._values():
             flat = pa.array(np.ascontiguousarray(values).reshape(-1))
             columns[name] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        if self.scale is not None:
+            columns["scale"] = pa.array(self.scale)
         return pa.table(columns)
 
     def to_pandas(self) -> Any:

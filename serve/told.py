@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _FEW = 4  # values of a row in a table, unless -o wide
 _LONG = 60  # characters of an optimizer's argument
 _MOST_DENSE = 12  # tensors, likewise
+_NOISE = 1e-5  # of float32, in an output
 
 
 def nbytes(count: float) -> str:
@@ -135,3 +136,16 @@ def _table(*columns: str) -> Table:
     for column in columns:
         drawn.add_column(column, no_wrap=True)
     return drawn
+
+
+def exported(out: str, made: dict[str, Any]) -> list[str]:
+    """Return what is told of an export, by its manifest: a line for each thing."""
+    size = nbytes(sum(file["nbytes"] for file in made["files"]))
+    files = "; ".join(f"{form}: {', '.join(f.values())}" for form, f in made["forms"].items())
+    lines = [f"wrote {out} ({size}), version {made['cut']['version']}: {files}"]
+    for of, noise in (("weights", 0.0), ("outputs", _NOISE)):
+        for name, error in made["errors"][of].items():
+            if error["largest"] > noise:
+                far = f"{error['largest']:.3g} at most, {error['mean']:.3g} in the mean"
+                lines.append(f"{of} of {name} are off by {far}, of {error['values']:,} values")
+    return [*lines, *made["notes"]]

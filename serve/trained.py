@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,13 +16,30 @@ from ..common.errors import CheckpointError, DefinitionError, UsageError
 from ..model_zoo.spec import load_definition
 from ..nn.dense import dense_tensors, model_spec
 from ..nn.device import seed_step
-from ..nn.embedding import Embedding, attach
-from ..nn.model_spec import another_model
+from ..nn.embedding import Embedding, RowSource, attach
+from ..nn.model_spec import ModelSpec, another_model
 from ..nn.replace import prepare
-from .checkpoint import Checkpoint, open_checkpoint
+from .checkpoint import Checkpoint, Values, open_checkpoint
 from .rows import Lookup
 
 Made = nn.Module | Callable[[], nn.Module]
+
+
+class Opened(Protocol):
+    """A trained model whose values are there: a checkpoint, or a generation (deltas.py)."""
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the job that wrote it; {} where it does not say."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """The path or URL, for messages."""
+        ...
 
 
 class StoredRows:
@@ -35,7 +52,8 @@ class StoredRows:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Sort the ids of all tables. Raises CheckpointError where a file is not as it must be."""
-        self._directory = checkpoint.directory.resolve()
+        place = checkpoint.manifest.place
+        self._where = str(place.path.resolve()) if place.is_local else str(place)
         self.tables = {
             spec.name: Lookup(spec, checkpoint.spec.seed, checkpoint.rows(spec.name))
             for spec in checkpoint.spec.tables
@@ -44,8 +62,8 @@ class StoredRows:
     def __deepcopy__(self, _memo: object) -> StoredRows:
         return self
 
-    def __reduce__(self) -> tuple[Callable[[Path], StoredRows], tuple[Path]]:
-        return _reopened, (self._directory,)
+    def __reduce__(self) -> tuple[Callable[[str], StoredRows], tuple[str]]:
+        return _reopened, (self._where,)
 
     def rows(self, table: Embedding, ids: Tensor) -> Tensor:
         unique, inverse = np.unique(ids.detach().cpu().numpy().reshape(-1), return_inverse=True)
@@ -54,8 +72,8 @@ class StoredRows:
         return functional.embedding(places, found).reshape(*ids.shape, table.dim)
 
 
-def _reopened(directory: Path) -> StoredRows:
-    return StoredRows(open_checkpoint(directory, checksums=False))
+def _reopened(where: str) -> StoredRows:
+    return StoredRows(open_checkpoint(where, checksums=False))
 
 
 def load(
@@ -81,6 +99,20 @@ def load(
     Raises EdlError: no checkpoint that is whole, another model's, a definition that is not there.
     """
     found = open_checkpoint(checkpoint, checksums=checksums)
+    model = unfilled(found, definition, model_params, model_zoo)
+    return filled(model, found.dense(), StoredRows(found), device)
+
+
+def unfilled(
+    found: Opened,
+    definition: str | Path | Made | None = None,
+    model_params: Mapping[str, Any] | None = None,
+    model_zoo: str = "",
+) -> nn.Module:
+    """Return the model of what was opened, with values of no meaning.
+
+    Raises EdlError: it is another model's, or its definition is not there.
+    """
     with torch.random.fork_rng(devices=[]):
         # What is in no checkpoint is as a worker has it.
         seed_step(found.spec.seed, torch.device("cpu"))
@@ -89,13 +121,22 @@ def load(
         prepare(model, 1, {tensor.name for tensor in found.spec.dense})
     mine = model_spec(model, found.spec.optimizer, found.spec.seed)
     if (mine.dense, mine.tables) != (found.spec.dense, found.spec.tables):
-        raise CheckpointError(another_model(str(found.directory), mine, found.spec))
-    values, tensors = found.dense(), dense_tensors(model)
+        raise CheckpointError(another_model(found.where, mine, found.spec))
+    return model
+
+
+def filled(
+    model: nn.Module,
+    values: Mapping[str, Values],
+    rows: RowSource,
+    device: str | torch.device = "cpu",
+) -> nn.Module:
+    """Give a model these dense values, and its tables these rows; return it, to evaluate."""
     with torch.no_grad():
-        for name, (tensor, _) in tensors.items():
-            tensor.copy_(torch.from_numpy(values[name]))
+        for name, (tensor, _) in dense_tensors(model).items():
+            tensor.copy_(torch.tensor(values[name]))
     model.to(_device(device))
-    attach(model, StoredRows(found))
+    attach(model, rows)
     return model.eval()
 
 
@@ -110,7 +151,7 @@ def _device(wanted: str | torch.device) -> torch.device:
 
 
 def _made(
-    checkpoint: Checkpoint,
+    checkpoint: Opened,
     definition: str | Path | Made | None,
     params: Mapping[str, Any] | None,
     model_zoo: str,
@@ -127,7 +168,7 @@ def _made(
     name = str(definition or settings.get("model_def") or "")
     if not name:
         raise UsageError(
-            f"{checkpoint.directory} does not say by which definition it was trained: give "
+            f"{checkpoint.where} does not say by which definition it was trained: give "
             "definition=, as --model_def was"
         )
     if params is None:  # those that the tensors have their shapes from
@@ -139,6 +180,6 @@ def _made(
         if definition is not None:
             raise
         raise DefinitionError(
-            f"{checkpoint.directory} was trained by the definition {json.dumps(name)}: {error} "
+            f"{checkpoint.where} was trained by the definition {json.dumps(name)}: {error} "
             "(or name another by definition=)"
         ) from error

@@ -63,11 +63,6 @@ def open_readers(definition: Definition, settings: JobSettings) -> dict[int, Rec
     return {kind: make(path, **settings.data_reader_params) for kind, path in paths.items() if path}
 
 
-def threshold_bytes(settings: JobSettings) -> int:
-    """Return the size above which an nn.Embedding moves to the servers; 0: none does."""
-    return 0 if settings.strategy == "allreduce" else settings.ps_embedding_threshold
-
-
 def model_maker(definition: Definition, settings: JobSettings) -> Callable[[], torch.nn.Module]:
     """Return a function that makes the model, with the same first values each time."""
     stay: set[str] = set()
@@ -79,7 +74,7 @@ def model_maker(definition: Definition, settings: JobSettings) -> Callable[[], t
     def make_model() -> torch.nn.Module:
         torch.manual_seed(settings.seed)
         model = definition.model()
-        prepare(model, threshold_bytes(settings), stay)
+        prepare(model, settings.table_threshold, stay)
         return model
 
     return make_model
@@ -139,7 +134,7 @@ def _check(definition: Definition, settings: JobSettings) -> list[str]:
     found = check_definition(
         definition,
         strategy=settings.strategy,
-        threshold_bytes=threshold_bytes(settings),
+        threshold_bytes=settings.table_threshold,
     )
     for each in found:
         if each.level == "error":
@@ -208,10 +203,10 @@ def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:
         mine = model_spec(model_maker(definition, settings)(), optimizer, settings.seed)
         theirs = ModelSpec.from_json(json.dumps(manifest.model))
         if (mine.dense, mine.tables) != (theirs.dense, theirs.tables):
-            raise CheckpointError(another_model(str(manifest.directory), mine, theirs))
+            raise CheckpointError(another_model(str(manifest.place), mine, theirs))
         if settings.resume and mine.optimizer != theirs.optimizer:
             raise CheckpointError(
-                f"--resume goes on with the optimizer of {manifest.directory}, {theirs.optimizer}, "
+                f"--resume goes on with the optimizer of {manifest.place}, {theirs.optimizer}, "
                 f"and the definition says {mine.optimizer}: make it as it was, or start a new job "
                 "from the checkpoint's parameters with --checkpoint_dir_for_init"
             )

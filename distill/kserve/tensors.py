@@ -18,7 +18,7 @@ from .. import tree
 from ..frames import MAX_BODY_NBYTES, MAX_DIMS, Part
 
 _BFLOAT16 = "BF16"
-_DTYPES = {
+DTYPES = {
     "BOOL": np.dtype("bool"),
     "UINT8": np.dtype("u1"),
     "UINT16": np.dtype("<u2"),
@@ -32,7 +32,7 @@ _DTYPES = {
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
 }
-_DATATYPES = {dtype: name for name, dtype in _DTYPES.items()}
+DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 RAW_ONLY = {"FP16", _BFLOAT16}  # have no values in JSON, nor in a message
 _KINDS: dict[str, type | tuple[type, ...]] = {"b": bool, "u": int, "i": int, "f": (int, float)}
 
@@ -164,14 +164,14 @@ def datatype_of(part: Part) -> str:
     """Return the protocol's word for an array's dtype. Raises ValueError where it has none."""
     if part.is_bfloat16:
         return _BFLOAT16
-    datatype = _DATATYPES.get(part.values.dtype.newbyteorder("<"))
+    datatype = DATATYPES.get(part.values.dtype.newbyteorder("<"))
     if datatype is None:
         raise ValueError(f"the feature {part.name!r} is {part.values.dtype}, which none can take")
     return datatype
 
 
 def _checked(name: str, datatype: str, shape: Sequence[Any]) -> tuple[list[int], np.dtype[Any]]:
-    dtype = _DTYPES["UINT16"] if datatype == _BFLOAT16 else _DTYPES.get(datatype)
+    dtype = DTYPES["UINT16"] if datatype == _BFLOAT16 else DTYPES.get(datatype)
     if dtype is None:
         raise ValueError(f"the output {name!r} is {datatype}, and only numbers can be taught")
     if len(shape) > MAX_DIMS or not all(type(n) is int and n >= 0 for n in shape):
@@ -192,7 +192,7 @@ def _flat(values: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _is_known(datatype: str) -> bool:
-    return datatype in _DTYPES or datatype == _BFLOAT16
+    return datatype in DTYPES or datatype == _BFLOAT16
 
 
 def _fits(shape: Sequence[int], theirs: Sequence[int]) -> bool:

@@ -8,9 +8,9 @@ three parts: its cuts, the map of its servers, and its workers as those who leas
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
+from ...common.places import Place
 from ...durable.loop import Script
 from ...durable.schema import Json
 from ...proto import master_pb2 as pb
@@ -39,7 +39,7 @@ class Cuts(Protocol):
         """Return the cut that an evaluation reads, with its books where it has some."""
         ...
 
-    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+    def snapshot(self, cut: str, directory: Place) -> Snapshot:
         """Write a cut into a folder, and return its files.
 
         Raises EdlError.
@@ -62,7 +62,7 @@ class Cuts(Protocol):
         """
         ...
 
-    def kept(self, left: Cut, directory: Path) -> Snapshot:
+    def kept(self, left: Cut, directory: Place) -> Snapshot:
         """Bring what the last worker has left to the folder of a checkpoint.
 
         Raises EdlError.

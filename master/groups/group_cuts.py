@@ -10,11 +10,11 @@ import itertools
 import logging
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from pathlib import Path
 from typing import Any
 
 from ...common import faults, storage
 from ...common.errors import EdlError, JobError, Unreachable
+from ...common.places import Place
 from ...durable.loop import Script
 from ...proto import master_pb2 as pb
 from ..books.saved import books_of
@@ -94,7 +94,7 @@ class GroupCuts:
             faults.point("master.cut", cut=name)
             return Cut(name, taken.version, dict(taken.applied))
 
-    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+    def snapshot(self, cut: str, directory: Place) -> Snapshot:
         """Have the members that took the cut write it.
 
         Blocks; raises EdlError.
@@ -123,8 +123,8 @@ class GroupCuts:
         self._standing.stand_at(base.applied, self._meeting.lessee)
         self._core.version = base.version
 
-    def kept(self, left: Cut, directory: Path) -> Snapshot:
+    def kept(self, left: Cut, directory: Place) -> Snapshot:
         there = storage.load(left.name)
         for file in there.files:
-            storage.copy_file(there.directory / file.name, directory / file.name)
+            storage.copy(there, file, directory)
         return Snapshot(there.files, there.model, there.num_shards)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...common import storage
 from ...common.errors import EdlError
+from ...common.places import Place
 from ...durable.loop import Script
 from ...proto import master_pb2 as pb
 from ..core import Core
@@ -58,12 +59,12 @@ class GroupSnapshots:
                     shutil.rmtree(older, ignore_errors=True)
             self._cuts.unpin(cut.name)
 
-    def _write(self, cut: Cut) -> Path:
+    def _write(self, cut: Cut) -> Place:
         """Have a cut written, and return its folder.
 
         Runs in the background.
         """
         directory = storage.free_directory(self._folder, cut.version)
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.make()
         self._cuts.snapshot(cut.name, directory).write_manifest(directory, cut.version)
         return directory

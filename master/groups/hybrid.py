@@ -14,10 +14,10 @@ place.
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 from ...common.errors import EdlError
+from ...common.places import Place
 from ...durable.loop import Script
 from ...durable.schema import Json
 from ...proto import master_pb2 as pb
@@ -107,7 +107,7 @@ class HybridCuts:
     def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
         return (yield from self._group.now())
 
-    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+    def snapshot(self, cut: str, directory: Place) -> Snapshot:
         rows = self._servers.cuts.snapshot(cut, directory)
         return _together(self._group.snapshot(cut, directory), rows)
 
@@ -123,7 +123,7 @@ class HybridCuts:
     def stand(self) -> None:
         self._group.stand()
 
-    def kept(self, left: Cut, directory: Path) -> Snapshot:
+    def kept(self, left: Cut, directory: Place) -> Snapshot:
         shards = self._servers.shards
         name = f"left-{self._core.journal.epoch}-{next(self._left_numbers)}"
         cut = shards.take_cut(name, _HOLD_S)

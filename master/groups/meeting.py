@@ -171,7 +171,7 @@ class Meeting:
         """Keep the state that the last member has saved."""
         if self._rounds.running or report.version < self._standing.base.version:
             return
-        written(report).write_manifest(Path(report.directory), report.version)
+        written(report).write_manifest(report.directory, report.version)
         self._standing.keep(report.directory, report.version, report.applied)
         self._standing.is_left = True
         self._core.tell(f"the last worker has left its state, of step {report.version}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from ...common import faults
 from ...common.errors import JobError
+from ...common.places import Place
 from ...durable.loop import Script
 from ..books.decisions import Doubt
 from ..books.plan import Kind
@@ -109,8 +109,14 @@ class ServerCuts:
     def now(self) -> Script[tuple[Cut, dict[str, Any] | None]]:
         return (yield from self.take())
 
-    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+    def snapshot(self, cut: str, directory: Place) -> Snapshot:
         return self._servers.shards.snapshot(cut, directory)
+
+    def values(
+        self, cut: str, directory: Place, since: str
+    ) -> tuple[Snapshot, dict[str, int]] | None:
+        """Write what serving needs of a cut (`Servers.values`), as `snapshot` does."""
+        return self._servers.shards.values(cut, directory, since)
 
     def unpin(self, cut: str) -> None:
         self._servers.shards.unpin(cut)
@@ -118,7 +124,7 @@ class ServerCuts:
     def stand(self) -> None:
         """Do nothing: servers stand where they are."""
 
-    def kept(self, _left: Cut, _directory: Path) -> Snapshot:
+    def kept(self, _left: Cut, _directory: Place) -> Snapshot:
         raise JobError("workers that train with servers leave no state of their own")
 
     @property

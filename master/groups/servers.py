@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from ...common.errors import PeerError
+from ...common.places import Place, Where
 from ...common.storage import MANIFEST, FileRecord, write_manifest
 from ...ps.books.slots import SlotMap
 from ...ps.control import PsControl
@@ -31,7 +31,7 @@ class Snapshot:
     num_shards: int
 
     def write_manifest(
-        self, directory: Path, version: int, books: dict[str, Any] | None = None
+        self, directory: Where, version: int, books: dict[str, Any] | None = None
     ) -> None:
         """Write the manifest: the folder is a snapshot from now on, with `books` a checkpoint."""
         write_manifest(
@@ -82,8 +82,17 @@ class Servers(Protocol):
         """Forget a cut."""
         ...
 
-    def snapshot(self, cut: str, directory: Path) -> Snapshot:
+    def snapshot(self, cut: str, directory: Place) -> Snapshot:
         """Write a pinned cut."""
+        ...
+
+    def values(
+        self, cut: str, directory: Place, since: str
+    ) -> tuple[Snapshot, dict[str, int]] | None:
+        """Write what serving needs of a pinned cut: what is new since another, or all ("").
+
+        Answers the rows by table as well. None: a shard does not know that other cut.
+        """
         ...
 
     def flush(self) -> int:
@@ -127,12 +136,25 @@ class RemoteServers:
     def unpin(self, name: str) -> None:
         self._client.cuts.unpin(name, timeout_s=_RPC_TIMEOUT_S)
 
-    def snapshot(self, cut: str, directory: Path) -> Snapshot:
-        (directory / MANIFEST).unlink(missing_ok=True)  # an older job's: no half of it may survive
+    def snapshot(self, cut: str, directory: Place) -> Snapshot:
+        directory.remove([MANIFEST])  # an older job's: no half of it may survive
         files, _ = self._client.snapshot(cut, str(directory), timeout_s=_SNAPSHOT_TIMEOUT_S)
+        return self._snapshot(directory, files)
+
+    def values(
+        self, cut: str, directory: Place, since: str
+    ) -> tuple[Snapshot, dict[str, int]] | None:
+        where = str(directory)
+        written = self._client.values(cut, where, since, timeout_s=_SNAPSHOT_TIMEOUT_S)
+        if written is None:
+            return None
+        files, rows = written
+        return self._snapshot(directory, files), rows
+
+    def _snapshot(self, directory: Place, files: Iterable[tuple[str, int, str]]) -> Snapshot:
         records = tuple(FileRecord(*file) for file in files)
         books = next(record.name for record in records if record.name.endswith(".json"))
-        model = json.loads((directory / books).read_bytes())["model"]
+        model = json.loads(directory.read(books))["model"]
         return Snapshot(records, model, self._client.num_shards)
 
     def flush(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common.errors import UsageError
+from .read import text_of
 
 FORMAT = "edl-analysis-1"  # data/analysis.py writes it
 Analysis = Mapping[str, Any] | str | Path
@@ -16,7 +17,7 @@ Analysis = Mapping[str, Any] | str | Path
 def read_analysis(path: str | Path) -> dict[str, Any]:
     """Return the analysis in a file. Raises UsageError where it is none."""
     try:
-        found = json.loads(Path(path).read_text())
+        found = json.loads(text_of(path))
     except FileNotFoundError:
         raise UsageError(
             f"There is no {path}: `edl data analyze FILE --out {path}` writes it."

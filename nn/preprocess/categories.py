@@ -21,6 +21,7 @@ from ...common.hashing import hash64
 from .analysis import Analysis, column_of
 from .layer import Layer, as_array, as_texts, positive
 from .ragged import Ragged, Sparse
+from .read import text_of
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def _bins(ids: NDArray[np.int64], count: int | None) -> NDArray[np.int64]:
 def _lines(path: str | Path) -> list[str]:
     """Return the lines of a vocabulary's file, without blanks around them, as ElasticDL does."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The vocabulary {path} cannot be read: {error}.") from error
     return [line.strip() for line in text.removesuffix("\n").split("\n")] if text else []

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from ...common.errors import EdlError, NotPinned
 from ...nn.model_spec import ModelSpec
+from ..rows.optimizers import Ints
 from ..rows.table import RowBlock
 from .dense import Chunk, ChunkKey
 from .ledger import Entry, Span
@@ -153,8 +154,12 @@ class Pins:
         Raises NotPinned.
         """
         if cut not in self.pinned:
-            raise NotPinned(f"cut {cut!r} is not pinned on server {self._state.index}")
+            raise self.not_pinned(cut)
         return self.pinned[cut]
+
+    def not_pinned(self, cut: str) -> NotPinned:
+        """Return the error that says so."""
+        return NotPinned(f"cut {cut!r} is not pinned on server {self._state.index}")
 
     def pin_moment(self, name: str, unless: ShardBooks | None = None) -> Moment | None:
         """Pin the state as it is.
@@ -199,10 +204,28 @@ class Pins:
             books = self.pinned_as(cut)
             return self._state.held().spec, books
 
-    def chunks(self, cut: str) -> list[tuple[ChunkKey, Chunk]]:
-        """Return the chunks of a pinned cut; nobody writes to their arrays."""
+    def chunks(self, cut: str, version: int | None = None) -> list[tuple[ChunkKey, Chunk]]:
+        """Return the chunks of a pinned cut that changed after `version` (None: all).
+
+        Nobody writes to their arrays. Raises NotPinned.
+        """
         with self._state.lock:
-            return list(self._state.held().dense.changed_since(None, cut))
+            self.pinned_as(cut)
+            return list(self._state.held().dense.changed_since(version, cut))
+
+    def pinned_rows(self, cut: str, table: str) -> int:
+        """Return how many rows a table had. Raises NotPinned."""
+        with self._state.lock:
+            self.pinned_as(cut)
+            return self._state.held().tables[table].pinned_rows(cut)
+
+    def rows_of(self, cut: str, table: str, numbers: Ints) -> RowBlock:
+        """Return the rows of these numbers as a pinned cut has them. Raises NotPinned."""
+        held = self._state.held()
+        try:
+            return held.tables[table].rows(cut, numbers)
+        except KeyError as error:
+            raise self.not_pinned(cut) from error
 
     def rows(self, cut: str, table: str, block_rows: int) -> Iterator[RowBlock]:
         """Yield the rows of a pinned cut, in blocks."""

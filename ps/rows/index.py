@@ -2,11 +2,9 @@
 
 It grows a little at each insert.
 
-A bucket is a cache line of four entries: the ids, then for each the row number plus one (0: no
-entry) and the row's tag (its updates so far, whether a push is at it, and whether it was written
-since a snapshot: ps/rows/passes.py). Within a line all four are compared at once, so that a lookup
-costs one cache miss and no mispredicted branch; an entry for which there is no room stands in the
-next bucket that has some.
+It is made of buckets (kernels/buckets.py), whose words have the row number plus one (0: no entry)
+and the row's tag (its updates so far, whether a push is at it, and whether it was written since a
+snapshot: ps/rows/passes.py).
 
 An id's home is `hash * buckets / 2^64`, so homes keep their order when the array grows, and every
 entry moves upwards only. Growth therefore needs no second array: a cursor walks from the top down,
@@ -23,27 +21,32 @@ Not thread-safe: `add` needs the table's exclusive lock, the others the shared o
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from llvmlite import ir
-from numba import types
 from numpy.typing import NDArray
 
+from ...kernels.buckets import (
+    AHEAD,
+    BUCKET_NBYTES,
+    ENTRIES,
+    ROW,
+    TAG,
+    WORD,
+    Shape,
+    home_of,
+    is_full,
+    probe,
+    put,
+)
 from ...kernels.compile import (
     INTEGER,
     INTS_1D,
     INTS_1D_IN,
     clear_bits,
     compiled,
-    high_product,
     inlined,
-    instruction,
     integers,
     load_integer,
-    offset_of,
     part,
-    pointer,
     prefetch,
     read_integer,
     record_at,
@@ -52,9 +55,6 @@ from ...kernels.compile import (
 from .memory import Memory
 
 Ints = NDArray[np.int64]
-ENTRIES = 4  # of a bucket
-BUCKET = np.dtype([("ids", np.int64, ENTRIES), ("words", np.int64, ENTRIES)])  # one cache line
-ENTRY_WORD = np.dtype([("row", np.uint32), ("tag", np.uint32)])  # row: its number + 1; 0: no entry
 INDEX = integers(  # what kernels are told of an index
     "buckets",  # the address of the first
     "old",  # how many there were before the growth under way
@@ -63,17 +63,12 @@ INDEX = integers(  # what kernels are told of an index
     "size",  # ids
 )
 index_at = record_at(INDEX)
-BUCKET_NBYTES = BUCKET.itemsize
-WORD = offset_of(BUCKET, "words")  # from an entry's id to its word
-TAG = WORD + offset_of(ENTRY_WORD, "tag")
-ROW = 0xFFFFFFFF
 COLOUR, OTHER = 2, 4  # of a tag: written since this mark was made the current one
 STEPS = 3  # of a tag: its bits from here on
 MOST_STEPS = (1 << 32 - STEPS) - 1
 _RUN = 1 << 15  # buckets looked at in one go: a third of a millisecond
 _FIRST_BUCKETS = 256
 MANY = 8192  # rows at once: a restore, not a push
-AHEAD = 64  # ids whose buckets are being loaded while those before them are looked at
 
 
 class Index:
@@ -140,84 +135,6 @@ class Index:
 
 
 # -- Compiled by numba. Buckets are int64; an entry's address is that of its id.
-
-
-@instruction(types.int64, types.int64, types.int64)
-def match(builder: ir.IRBuilder, address: ir.Value, id: ir.Value) -> ir.Value:
-    """Return the number of the bucket's first entry whose id is `id`; 4: there is none.
-
-    The bucket is at `address`.
-
-    It may be one that was taken out, whose word is 0: then none of those after it has a word.
-    """
-    integer = ir.IntType(64)
-    four = ir.VectorType(integer, ENTRIES)
-    line = pointer(builder, address, four)
-    ids = builder.load(line, align=32)
-    wanted = builder.insert_element(ir.Constant(four, ir.Undefined), id, integer(0))
-    wanted = builder.shuffle_vector(
-        wanted, wanted, ir.Constant(ir.VectorType(ir.IntType(32), ENTRIES), [0] * ENTRIES)
-    )
-    hit = builder.bitcast(builder.icmp_signed("==", ids, wanted), ir.IntType(ENTRIES))
-    none = integer(1 << ENTRIES)
-    return builder.cttz(builder.or_(builder.zext(hit, integer), none), ir.IntType(1)(1))
-
-
-class Shape(NamedTuple):
-    """An INDEX in registers: `old` and `new` are uint64."""
-
-    buckets: np.int64
-    old: np.uint64
-    new: np.uint64
-    cursor: np.int64
-
-
-@inlined
-def home_of(id, shape):  # type: ignore[no-untyped-def]
-    """Return the bucket where to look for an id first."""
-    h = np.uint64(id) * np.uint64(0x9E3779B97F4A7C15)
-    h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
-    h ^= h >> np.uint64(32)
-    # both, without a branch: while the array grows it would be guessed wrong half of the time
-    before, after = np.int64(high_product(h, shape.old)), np.int64(high_product(h, shape.new))
-    return before if before < shape.cursor else after
-
-
-@inlined
-def probe(base, id, home):  # type: ignore[no-untyped-def]
-    """Return (word, address) of the entry of an id; word 0 where it is unknown."""
-    bucket = base + BUCKET_NBYTES * home
-    word, address = look(bucket, id)
-    while word == 0 and is_full(bucket):
-        bucket += BUCKET_NBYTES
-        word, address = look(bucket, id)
-    return word, address
-
-
-@inlined
-def look(bucket, id):  # type: ignore[no-untyped-def]
-    """Return what `probe` does, of one bucket."""
-    number = match(bucket, id)
-    address = bucket + 8 * number
-    # the row's number stays; the tag is changed meanwhile by `set_bit`, `release_word` (passes.py)
-    # and `clear_bits` (below)
-    return read_integer(address + WORD) if number < ENTRIES else 0, address
-
-
-@inlined
-def is_full(address):  # type: ignore[no-untyped-def]
-    return load_integer(address + BUCKET_NBYTES - 8) != 0  # entries come from the left
-
-
-@inlined
-def put(address, id, word):  # type: ignore[no-untyped-def]
-    """Put an entry into the bucket at `address` or the next one that is not full."""
-    while is_full(address):
-        address += BUCKET_NBYTES
-    while load_integer(address + WORD) != 0:
-        address += 8
-    store_integer(address, id)
-    store_integer(address + WORD, word)
 
 
 @inlined

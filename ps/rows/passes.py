@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...kernels.buckets import AHEAD, BUCKET_NBYTES, ROW, TAG, home_of, look, probe
 from ...kernels.compile import (
     FLOATS_2D,
     FLOATS_2D_IN,
@@ -46,19 +47,7 @@ from ...kernels.compile import (
 )
 from ...kernels.lanes import copy_2, copy_4, copy_32
 from .halves import FLOAT32, narrow, widen
-from .index import (
-    AHEAD,
-    BUCKET_NBYTES,
-    ROW,
-    STEPS,
-    TAG,
-    Ints,
-    home_of,
-    index_at,
-    look,
-    probe,
-    shape_of,
-)
+from .index import STEPS, Ints, index_at, shape_of
 from .optimizers import Floats
 from .step import RowAt, coefficients, constants_of, step
 

@@ -215,6 +215,11 @@ class Table:
     def pinned_rows(self, cut: str) -> int:
         return self._pins[cut].size
 
+    def written_since(self, cut: str) -> Ints:
+        """Return, in order, the numbers of the rows written since a pin, but for new ones."""
+        with self._lock:
+            return np.sort(self._pins[cut].kept_numbers())
+
     def block(self, cut: str, start: int, stop: int) -> RowBlock:
         """Return rows [start, stop) as they were when `cut` was pinned."""
         return self.rows(cut, np.arange(start, min(stop, self._pins[cut].size)))
@@ -281,6 +286,10 @@ class _Pin:
         self._numbers[kept] = numbers[new]
         self._kept[numbers[new]] = np.arange(kept.start + 1, kept.stop + 1)
         self._count = kept.stop
+
+    def kept_numbers(self) -> Ints:
+        """Return the rows that have been kept, in no order."""
+        return self._numbers[: self._count]
 
     def kept_marked(self) -> Ints:
         """Return the rows that had the mark when they were kept."""

@@ -16,34 +16,28 @@ them.
 `.link` and PARENT begin with a line that has the format, and size and checksum of all that follows:
 whatever byte is torn off or bit turned over, it is found.
 
-The folder may be any that fsspec knows. Local files are synced and renamed; a store of objects puts
-a file whole or not at all, by itself.
+The folder may be any that fsspec knows (common/places.py).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
 from ...common.errors import CheckpointError, UsageError
-from ...common.foreign import MOST_JSON_NBYTES, must_be, parse, plain_name, read_plain
-from ...common.storage import FileRecord, Part, check_names, record_of, write_file
+from ...common.foreign import must_be, parse, plain_name
+from ...common.places import Place
+from ...common.storage import FileRecord, Part, check_names
 from ..books.ledger import Entry
 
 FORMAT = 1
 _MAGIC = "edl-recovery"
 _PARENTS = ("PARENT", "PARENT.copy")  # one may be damaged before there is a link that names it too
 _LINK = ".link"
-_MOST_NBYTES = 1 << 30  # of one file: pieces are a sixteenth of that, but for one huge row
 _PARENT_VALUES = {"incarnation": str}
 _LINK_VALUES = {
     "number": int,
@@ -92,78 +86,50 @@ def job_id(token: str) -> str:
 
 
 class Folder:
-    """The folder of a shard.
-
-    Raises OSError, or what fsspec's backend raises, where it fails.
-    """
+    """The folder of a shard. Raises OSError where it fails."""
 
     def __init__(self, snapshot_dir: str, job: str, index: int) -> None:
         """Find the folder; raise UsageError where there is no such kind of folder."""
         try:
-            self._fs, root = fsspec.core.url_to_fs(snapshot_dir)
-        except (ImportError, ValueError) as error:
-            raise UsageError(
-                f"--snapshot_dir {snapshot_dir} cannot be opened: {error}. Install the fsspec "
-                "package of that protocol, or name a local folder."
-            ) from error
-        self.path = f"{root.rstrip('/')}/{job}/shard-{index}"
-        self.url = f"{snapshot_dir.rstrip('/')}/{job}/shard-{index}"
-        self._is_local = isinstance(self._fs, LocalFileSystem)
+            self.place = Place(snapshot_dir) / job / f"shard-{index}"
+        except UsageError as error:
+            raise UsageError(f"--snapshot_dir {error}") from error
+
+    @property
+    def path(self) -> str:
+        return str(self.place)
 
     # -- Files
 
     def write(self, incarnation: str, name: str, *parts: Part) -> FileRecord:
         """Write a file that is there whole or not at all."""
-        path = f"{self.path}/{incarnation}/{name}"
-        if self._is_local:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            return write_file(Path(path), *parts)
-        self._fs.makedirs(f"{self.path}/{incarnation}", exist_ok=True)
-        with self._fs.open(path, "wb") as file:
-            for part in parts:
-                file.write(part)
-        return record_of(name, parts)
+        return (self.place / incarnation).write(name, *parts)
 
-    def read(self, incarnation: str, name: str, most: int = MOST_JSON_NBYTES) -> bytes:
-        """Return a file's bytes; raise CheckpointError where it cannot be read."""
-        path = f"{self.path}/{incarnation}/{name}"
+    def read(self, incarnation: str, name: str) -> bytes:
+        """Return a small file's bytes; raise CheckpointError where it cannot be read."""
+        path = self.place / incarnation / name
         try:
-            if self._is_local:
-                return read_plain(Path(path), most)
-            data: bytes = self._fs.cat_file(path)
+            return (self.place / incarnation).read(name)
         except FileNotFoundError as error:
             raise CheckpointError(f"{path} is missing") from error
         except OSError as error:
             raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
-        return data
 
     def read_checked(self, incarnation: str, record: FileRecord) -> bytes:
         """Return a file that is what was written.
 
         Raises CheckpointError, which names it.
         """
-        path = f"{self.path}/{incarnation}/{record.name}"
-        data = self.read(incarnation, record.name, most=_MOST_NBYTES)
-        if len(data) != record.nbytes:
-            raise CheckpointError(f"{path} is torn: {len(data)} bytes instead of {record.nbytes}")
-        if record_of(record.name, [data]) != record:
-            raise CheckpointError(f"{path} is damaged: its sha256 is not the one written down")
-        return data
+        return (self.place / incarnation).read_checked(record)
 
     def names(self, incarnation: str = "") -> list[str]:
         """Return the files of an incarnation; without one: the incarnations."""
-        self._fs.invalidate_cache()
-        try:
-            found = self._fs.ls(f"{self.path}/{incarnation}".rstrip("/"), detail=False)
-        except FileNotFoundError:
-            return []
-        return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+        return (self.place / incarnation if incarnation else self.place).names()
 
     def remove(self, incarnation: str, names: Sequence[str]) -> None:
         """Remove these files; links first, so that none is ever without its pieces."""
-        for name in sorted(names, key=lambda name: not name.endswith(_LINK)):
-            with contextlib.suppress(FileNotFoundError):
-                self._fs.rm_file(f"{self.path}/{incarnation}/{name}")
+        in_order = sorted(names, key=lambda name: not name.endswith(_LINK))
+        (self.place / incarnation).remove(in_order)
 
     # -- Links
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,8 @@ from numpy.typing import NDArray
 from ...common.errors import CheckpointError
 from ...common.foreign import must_be, parse
 from ...common.pieces import Tensors, decode, encode
-from ...common.storage import FileRecord, Manifest, read_checked, write_file
+from ...common.places import Place, Where
+from ...common.storage import FileRecord, Manifest, read_all, read_checked
 from ...kernels.ids import sum_by_id
 from ...nn.model_spec import CHUNK_ELEMENTS, ModelSpec
 from ..books.aggregation import Update
@@ -39,7 +39,8 @@ from ..books.store import Store
 from ..rows.optimizers import Floats, Ints, Rules
 from ..rows.table import RowBlock
 
-PIECE_NBYTES = 64 << 20  # of one file; memory needed beside the store is about three of them
+# Of one file. Memory needed beside the store is about three of them; ten where files go to a URL.
+PIECE_NBYTES = 64 << 20
 _FLOAT32, _UINT16, _INT64 = np.dtype(np.float32), np.dtype(np.uint16), np.dtype(np.int64)
 _NO_STEPS = np.zeros(1, np.int64)
 
@@ -47,20 +48,18 @@ _NO_STEPS = np.zeros(1, np.int64)
 # -- Writing
 
 
-def write(store: Store, cut: str, directory: str | Path) -> tuple[list[FileRecord], int]:
+def write(store: Store, cut: str, directory: Where) -> tuple[list[FileRecord], int]:
     """Write this shard's part of a pinned cut, and return the files and the cut's version."""
     spec, books = store.pins.books(cut)
-    path = Path(directory)
-    path.mkdir(parents=True, exist_ok=True)
+    place = Place(directory)
     shard = f"shard-{store.index:05d}-of-{store.slot_map.num_shards:05d}"
-    records = []
     found = pieces(
         spec, books, store.pins.chunks(cut), lambda table, most: store.pins.rows(cut, table, most)
     )
-    for name, tensors, about in found:
-        records.append(write_file(path / f"{shard}.{name}.safetensors", *encode(tensors, about)))
-    records.append(write_file(path / f"{shard}.json", _books_json(spec, books)))
-    return records, books.version
+    records = place.write_all(
+        (f"{shard}.{name}.safetensors", encode(tensors, about)) for name, tensors, about in found
+    )
+    return [*records, place.write(f"{shard}.json", _books_json(spec, books))], books.version
 
 
 def _books_json(spec: ModelSpec, books: ShardBooks) -> bytes:
@@ -84,21 +83,27 @@ def pieces(
     books: ShardBooks,
     chunks: Iterable[tuple[ChunkKey, Chunk]],
     rows: Callable[[str, int], Iterable[RowBlock]],
+    *,
+    values_only: bool = False,
 ) -> Iterator[Piece]:
     """Split a shard's state into pieces.
 
-    `rows(table, n)`: a table's rows, in blocks of `n`.
+    `rows(table, n)`: a table's rows, in blocks of `n`. `values_only`: without the optimizer's
+    state, and what waits for a step.
     """
     rules = Rules(spec.optimizer)
     for number, run in enumerate(_runs(chunks)):
-        yield f"dense-{number:05d}", *_chunk_tensors(run, rules)
+        yield f"dense-{number:05d}", *_chunk_tensors(run, None if values_only else rules)
     for index, table in enumerate(spec.tables):
-        states = list(rules.of(table.name).state)
+        states = [] if values_only else list(rules.of(table.name).state)
         row_nbytes = 4 * table.dim * (1 + len(states)) + 16
         for number, block in enumerate(rows(table.name, max(1, PIECE_NBYTES // row_nbytes))):
             tensors: Tensors = {"ids": block.ids, "weight": block.weight, "steps": block.steps}
-            tensors |= {f"state.{s}": v for s, v in zip(states, block.state, strict=True)}
+            state = () if values_only else block.state
+            tensors |= {f"state.{s}": v for s, v in zip(states, state, strict=True)}
             yield f"table-{index:03d}-{number:05d}", tensors, {"rows": table.name}
+    if values_only:
+        return
     sums = [(key, Chunk(v, [], _NO_STEPS, 0)) for key, v in books.sums.dense.items()]
     for number, run in enumerate(_runs(sums)):
         yield f"sums-dense-{number:05d}", *_chunk_tensors(run, None, "chunk_sums")
@@ -144,20 +149,23 @@ def restore(store: Store, manifest: Manifest, *, new_job: bool, dense: bool = Tr
     only.
     Raises CheckpointError where a file is damaged or the parts are not of one cut.
     """
-    spec = spec_of(manifest.model, manifest.directory)
+    spec = spec_of(manifest.model, manifest.place)
     if not dense:
         spec = spec.of_servers
     parts = Parts(store.index, store.slot_map, spec)
     store.restorer.begin(spec, _merged_books(manifest), new_job=new_job)
-    for record in manifest.files:
-        if record.name.endswith(".safetensors") and (dense or "dense-" not in record.name):
-            data = read_checked(manifest, record)
-            parts.load(store, data, store.restorer.insert_rows, manifest.directory / record.name)
+    wanted = [
+        record
+        for record in manifest.files
+        if record.name.endswith(".safetensors") and (dense or "dense-" not in record.name)
+    ]
+    for record, data in read_all(manifest, wanted):
+        parts.load(store, data, store.restorer.insert_rows, manifest.place / record.name)
     if not new_job:
         store.restorer.set_sums(parts.sums())
 
 
-def spec_of(model: dict[str, Any], where: Path | str) -> ModelSpec:
+def spec_of(model: dict[str, Any], where: Where) -> ModelSpec:
     """Return the model that a checkpoint or a snapshot names.
 
     Raises CheckpointError.
@@ -181,14 +189,14 @@ def _merged_books(manifest: Manifest) -> ShardBooks:
             values = parse(read_checked(manifest, record))
             must_be(values, _BOOKS)
         except ValueError as error:
-            path = manifest.directory / record.name
+            path = manifest.place / record.name
             raise CheckpointError(f"{path} holds no books of a server: {error}") from error
         version, pushes = max((version, pushes), (values["version"], values["pushes"]))
         low_water = max(low_water, values["low_water"])
         ledgers.append({task: Entry(task, a, p) for task, a, p in values["ledger"]})
     if len(ledgers) != manifest.num_shards:
         raise CheckpointError(
-            f"{manifest.directory} names the books of {len(ledgers)} shards "
+            f"{manifest.place} names the books of {len(ledgers)} shards "
             f"instead of {manifest.num_shards}"
         )
     merged = []
@@ -197,7 +205,7 @@ def _merged_books(manifest: Manifest) -> ShardBooks:
         positions = {e.applied for e in entries}
         if len(positions) > 1:
             raise CheckpointError(
-                f"{manifest.directory} is not one cut: its shards stand at the positions "
+                f"{manifest.place} is not one cut: its shards stand at the positions "
                 f"{sorted(positions)} of task {task}"
             )
         merged.append(Entry(task, max(e.attempt for e in entries), positions.pop()))
@@ -223,7 +231,7 @@ class Parts:
         store: Store,
         data: bytes,
         insert_rows: Callable[[str, RowBlock], None],
-        where: Path | str,
+        where: Where,
     ) -> None:
         """Put a file's part of this shard into the store; sums are gathered here.
 

@@ -36,10 +36,10 @@ from ..books.ledger import Entry
 from ..books.pins import Moment
 from ..books.state import ShardBooks
 from ..books.store import Store
-from ..rows.optimizers import Ints
 from ..rows.table import RowBlock
 from . import cut as snapshot
 from .chain import Folder, Link, link_name
+from .changes import Changes
 from .recovery import Restored
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 _PIN = "recovery snapshot"
 _MOST_DELTAS = 16
 _MOST_DELTA_PART = 0.5  # of the base's bytes
-_NO_ROWS = np.empty(0, np.int64)
 _END_S = 5.0  # a snapshot under way may take so long when the server ends
 
 
@@ -80,9 +79,16 @@ class Recorder:
     """
 
     def __init__(
-        self, store: Store, folder: Folder, incarnation: str, restored: Restored | None = None
+        self,
+        store: Store,
+        folder: Folder,
+        incarnation: str,
+        restored: Restored | None = None,
+        changes: Changes | None = None,
     ) -> None:
+        """Begin a chain. `changes`: the one of this shard, where others read it too."""
         self._store, self._folder, self._incarnation = store, folder, incarnation
+        self._changes = changes or Changes(store)
         self._parent = restored.parent if restored else None
         self._next = restored.link.number + 1 if restored and restored.link else 1
         self._before = restored.link if restored else None  # the end of the chain before
@@ -95,10 +101,7 @@ class Recorder:
             with _only_logged("what servers before have left is not seen"):
                 self._ancestors = tuple(folder.names())
         self._books: ShardBooks | None = None  # of the last snapshot
-        self._life = 0
-        self._sizes: dict[str, int] = {}  # rows that it has
-        self._owed: dict[str, Ints] = {}  # rows that have changed since
-        self._marks_are_lost = False
+        self._state = ""  # its name among the changes
 
     @property
     def coverage(self) -> Coverage | None:
@@ -112,16 +115,14 @@ class Recorder:
         """
         number, store = self._next, self._store
         faults.point("ps.snapshot.begin", number=number)
-        moment = store.pins.pin_moment(_PIN, self._books)
+        state = f"{_PIN} {number}"
+        moment = self._changes.moment(_PIN, state, unless=self._books)
         if moment is None:
             return None
         self._next += 1  # also where it fails: no number is ever used twice
         records: list[FileRecord] = []
         written: Link | None = None
-        tables = moment.parameters.tables
         try:
-            sizes = {name: table.pinned_rows(_PIN) for name, table in tables.items()}
-            self._note_touched(moment)
             is_base = self._needs_base(moment)
             pieces = self._pieces(moment, is_base)
             if not is_base:
@@ -142,40 +143,31 @@ class Recorder:
             written = link
         finally:
             if written is None:  # whatever it was: half a snapshot is not left behind
+                self._changes.forget(state)
                 self._clear_away(number, records)
             store.pins.unpin_moment(moment)
-        self._is_written(moment, written, sizes)
+        self._is_written(moment, written)
+        self._changes.forget(self._state)
+        self._state = state
         return written
 
-    def _note_touched(self, moment: Moment) -> None:
-        lost, self._marks_are_lost = self._marks_are_lost, True
-        if moment.life != self._life:  # rows have other numbers now
-            self._owed, self._sizes = {}, {}
-        for name, table in moment.parameters.tables.items():
-            is_owed = np.zeros(table.pinned_rows(_PIN), np.bool_)
-            is_owed[self._owed.get(name, _NO_ROWS)] = True
-            is_owed[table.touched(_PIN)] = True
-            is_owed[self._sizes.get(name, 0) :] = True
-            self._owed[name] = np.flatnonzero(is_owed)
-        self._marks_are_lost = lost
-
     def _needs_base(self, moment: Moment) -> bool:
-        if not self._chain or self._marks_are_lost or self._life != moment.life:
+        if not self._chain or self._changes.since(self._state, moment.life) is None:
             return True
         base, *deltas = self._chain
         nbytes = sum(link.nbytes for link in deltas)
         return len(deltas) >= _MOST_DELTAS or nbytes > _MOST_DELTA_PART * base.nbytes
 
     def _pieces(self, moment: Moment, is_base: bool) -> Iterator[snapshot.Piece]:
-        parameters, since = moment.parameters, None
-        if not is_base:
-            assert self._books is not None
-            since = self._books.version
-        chunks: list[tuple[ChunkKey, Chunk]] = list(parameters.dense.changed_since(since, _PIN))
+        parameters = moment.parameters
+        since = None if is_base else self._changes.since(self._state, moment.life)
+        version = since.version if since is not None else None
+        chunks: list[tuple[ChunkKey, Chunk]] = list(parameters.dense.changed_since(version, _PIN))
 
         def rows(name: str, most: int) -> Iterator[RowBlock]:
             table = parameters.tables[name]
-            numbers = np.arange(table.pinned_rows(_PIN)) if is_base else self._owed[name]
+            size = table.pinned_rows(_PIN)
+            numbers = np.arange(size) if since is None else since.rows(name, size)
             for start in range(0, len(numbers), most):
                 yield table.rows(_PIN, numbers[start : start + most])
 
@@ -198,15 +190,14 @@ class Recorder:
             parent=self._parent,
         )
 
-    def _is_written(self, moment: Moment, link: Link, sizes: dict[str, int]) -> None:
+    def _is_written(self, moment: Moment, link: Link) -> None:
         if link.previous:
             self._chain.append(link)
         else:
             self._before = self._chain[-1] if self._chain else self._before
             self._chain = [link]
             self._oldest.append(link.number)
-        self._books, self._life = moment.books, moment.life
-        self._sizes, self._owed, self._marks_are_lost = sizes, {}, False
+        self._books = moment.books
 
     def _clear_away(self, number: int, records: Iterable[FileRecord]) -> None:
         names = [link_name(number), *(record.name for record in records)]

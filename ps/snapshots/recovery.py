@@ -50,11 +50,11 @@ def restore(store: Store, folder: Folder, incarnation: str, *, of: str, at_least
             newest = f"ends at {link.number}" if link else "is gone"
             raise CheckpointError(
                 f"server {store.index} cannot be recovered: what is whole of its snapshots in "
-                f"{folder.url}/{of} {newest}, and work up to {at_least} has been taken for safe: "
+                f"{folder.path}/{of} {newest}, and work up to {at_least} has been taken for safe: "
                 f"start the job again from a checkpoint. {' '.join(notes)}"
             )
     except OSError as error:
-        raise CheckpointError(f"{folder.url} cannot be read: {error}") from error
+        raise CheckpointError(f"{folder.path} cannot be read: {error}") from error
     parent = Parent(of, number)
     _set_parent(folder, incarnation, parent, notes)
     return Restored(link, parent, ancestors, notes)
@@ -64,8 +64,8 @@ def _set_parent(folder: Folder, incarnation: str, parent: Parent, notes: list[st
     try:
         folder.set_parent(incarnation, parent)
     except OSError as error:  # a full disk can still be read; each link names the parent too
-        log.error("cannot write to %s: %s", folder.url, error)
-        notes.append(f"cannot write to {folder.url}: {error}")
+        log.error("cannot write to %s: %s", folder.path, error)
+        notes.append(f"cannot write to {folder.path}: {error}")
 
 
 def _restore(

@@ -376,7 +376,7 @@ def test_a16b_a_truncated_checkpoint_is_refused_by_name_and_the_one_before_is_us
     checkpoints = tmp_path / "checkpoints"
     shutil.copytree(trained.settings.checkpoint_dir, checkpoints)
     *_, before, newest = storage.find_checkpoints(checkpoints)
-    shard = next(iter(sorted(newest.glob("shard-00001*.safetensors"))))
+    shard = next(iter(sorted(newest.path.glob("shard-00001*.safetensors"))))
     with open(shard, "r+b") as file:
         file.truncate(shard.stat().st_size - 1)
     arguments = ["--model_def", "scores", "--model_zoo", ZOO, "--job_name", "evaluation"]

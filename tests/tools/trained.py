@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,16 +85,7 @@ def train(
     """Train a definition on the records below KNOWN; its checkpoint has so many shards."""
     definition = load_definition(model_def, str(ZOO), params)
     made = Trained(storage.version_directory(folder, steps), empty(shards), definition)
-    spec = model_spec(made.make_model(), optimizer or definition.optimizer(), SEED)
-    with serving(shards, spec, stores=made.stores) as client:
-        trainer = PsTrainer(made.make_model, definition.loss, client, spec, device=CPU)
-        for number in range(steps):
-            records = records_of(definition, (np.arange(16) * 7 + 3 * number) % KNOWN)
-            features, labels = definition.feed(records, "train")
-            prepared = trainer.prepare(features)
-            pull = trainer.begin(prepared, None)
-            gradients = trainer.gradients(features, labels, prepared, pull, (number,))
-            trainer.push(number, 1, 0, 16, gradients)
+    train_on(made, range(steps), optimizer)
     settings = {
         "job_name": "ranker",
         "strategy": "ps",
@@ -104,3 +95,18 @@ def train(
     }
     write_checkpoint(made.stores, made.checkpoint, {"settings": settings})
     return made
+
+
+def train_on(made: Trained, numbers: Iterable[int], optimizer: Optimizers | None = None) -> None:
+    """Train what is on the stores for steps of these numbers, which nobody has made yet."""
+    definition = made.definition
+    spec = model_spec(made.make_model(), optimizer or definition.optimizer(), SEED)
+    with serving(len(made.stores), spec, stores=made.stores) as client:
+        trainer = PsTrainer(made.make_model, definition.loss, client, spec, device=CPU)
+        for number in numbers:
+            records = records_of(definition, (np.arange(16) * 7 + 3 * number) % KNOWN)
+            features, labels = definition.feed(records, "train")
+            prepared = trainer.prepare(features)
+            pull = trainer.begin(prepared, None)
+            gradients = trainer.gradients(features, labels, prepared, pull, (number,))
+            trainer.push(number, 1, 0, 16, gradients)

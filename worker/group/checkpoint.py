@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -16,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ...common.errors import CheckpointError, DefinitionError
-from ...common.storage import FileRecord, load, read_checked, write_file
+from ...common.places import Place
+from ...common.storage import FileRecord, load, read_all
 from ...nn.model_spec import CHUNK_ELEMENTS, ModelSpec, another_model
 from . import optimizer_state
 from .cuts import Held
@@ -40,18 +40,20 @@ def stored(
     try:
         theirs = ModelSpec.from_json(json.dumps(manifest.model))
     except ValueError as error:
-        raise CheckpointError(f"{manifest.directory} has no model: {error}") from error
+        raise CheckpointError(f"{manifest.place} has no model: {error}") from error
     if (theirs.dense, theirs.tables) != (spec.dense, spec.tables):
-        raise CheckpointError(another_model(str(manifest.directory), spec, theirs))
+        raise CheckpointError(another_model(str(manifest.place), spec, theirs))
     names = optimizer_state.state_names(spec.dense_optimizer)
     if not (same := names == _state_names(theirs)):  # as servers do
         names = {}
 
     def chunks() -> Iterator[StoredChunk]:
-        for record in manifest.files:
-            if not (".dense-" in record.name or record.name.endswith(".json")):
-                continue  # rows, which servers read
-            data = read_checked(manifest, record)
+        wanted = [
+            record
+            for record in manifest.files
+            if ".dense-" in record.name or record.name.endswith(".json")  # rows are servers'
+        ]
+        for record, data in read_all(manifest, wanted):
             if record.name.endswith(".json"):
                 on_header(json.loads(data))
                 continue
@@ -73,9 +75,9 @@ def _state_names(spec: ModelSpec) -> dict[str, str]:
 
 
 def write_header(
-    path: Path, state: Held, batch: dict[str, Any] | None = None, low_water: int = 0
+    place: Place, name: str, state: Held, batch: dict[str, Any] | None = None, low_water: int = 0
 ) -> FileRecord:
-    """Write a shard's header in a checkpoint: all of it but the chunks.
+    """Write a shard's header in a checkpoint, the file of this name: all of it but the chunks.
 
     Of tasks below `low_water` a shard may know what others have forgotten.
     """
@@ -87,7 +89,7 @@ def write_header(
         "pushes": 0,
         "batch": batch,
     }
-    return write_file(path, json.dumps(header).encode())
+    return place.write(name, json.dumps(header).encode())
 
 
 def loaded(blob: bytes) -> tuple[Any, dict[str, Tensor]]:
@@ -116,14 +118,16 @@ def portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def write_chunks(path: Path, tensors: dict[str, Tensor], about: list[Any]) -> FileRecord:
-    """Write a file of chunks, as the servers do.
+def write_chunks(
+    place: Place, name: str, tensors: dict[str, Tensor], about: list[Any]
+) -> FileRecord:
+    """Write a file of chunks of this name, as the servers do.
 
     `about` tells of each its tensor's name, number, steps and version; `tensors` has
     `<place>.value` and `<place>.state.<name>`.
     """
     blob = safetensors.torch.save(tensors, {"edl": json.dumps({"chunks": about})})
-    return write_file(path, blob)
+    return place.write(name, blob)
 
 
 def chunks_of(tensor: Tensor) -> list[Tensor]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from ...common.storage import FileRecord
 from ...master.client import MasterClient
@@ -201,7 +200,7 @@ class ShardedKeeper:
         there = _by_rank(reply.givers, reply.parts)
         read = self._reader(state, there, self._fenced.is_set, version=reply.version)
         try:
-            files = state.write_share(Path(reply.save), 0, 1, reply.parts, read)
+            files = state.write_share(reply.save, 0, 1, reply.parts, read)
         except RoundOver as error:  # a giver is gone, or somebody has come: the master knows
             log.warning("leaving -> not saved error=%r", str(error))
             return
@@ -225,7 +224,7 @@ class ShardedKeeper:
         there = {rank: [address] for rank, address in enumerate(order.addresses)}
         read = self._reader(cut, there, self._fenced.is_set, cut=order.cut)
         members = len(order.addresses)
-        return cut.write_share(Path(order.directory), order.rank, members, members, read)
+        return cut.write_share(order.directory, order.rank, members, members, read)
 
 
 def _by_rank(peers: Sequence[pb.Peer], parts: int) -> Addresses:

@@ -16,7 +16,6 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ...common.errors import DefinitionError
+from ...common.places import Place, Where
 from ...common.storage import FileRecord
 from ...nn.buffers import Buffers, add_changes, plain_buffers
 from ...nn.model_spec import CHUNK_ELEMENTS, ModelSpec
@@ -270,24 +270,26 @@ class ShardedState:
         return twin
 
     def write_share(
-        self, directory: Path, rank: int, members: int, world: int, read: Read
+        self, directory: Where, rank: int, members: int, world: int, read: Read
     ) -> list[FileRecord]:
         """Write the chunks `rank`, `rank + members`, ... of a state in `world` parts.
 
         Returns the files.
         """
-        directory.mkdir(parents=True, exist_ok=True)
+        place = Place(directory)
         shard = f"shard-{rank:05d}-of-{members:05d}"
         mine = self._chunks()[rank::members]
         files = []
         for at in range(0, len(mine), _CHUNKS_OF_FILE):
-            path = directory / f"{shard}.dense-{at // _CHUNKS_OF_FILE:05d}.safetensors"
-            files.append(self._write_file(path, mine[at : at + _CHUNKS_OF_FILE], world, read))
-        return [*files, write_header(directory / f"{shard}.json", self, low_water=self._low_water)]
+            name = f"{shard}.dense-{at // _CHUNKS_OF_FILE:05d}.safetensors"
+            found = self._gathered(mine[at : at + _CHUNKS_OF_FILE], world, read)
+            files.append(write_chunks(place, name, *found))
+        return [*files, write_header(place, f"{shard}.json", self, low_water=self._low_water)]
 
-    def _write_file(
-        self, path: Path, chunks: Sequence[_Chunk], world: int, read: Read
-    ) -> FileRecord:
+    def _gathered(
+        self, chunks: Sequence[_Chunk], world: int, read: Read
+    ) -> tuple[dict[str, Tensor], list[Any]]:
+        """Return the tensors of these chunks, and what they are, as `write_chunks` takes them."""
         names = optimizer_state.state_names(self.spec.dense_optimizer)
         shared = self._shared_by_name()
         places = []
@@ -310,7 +312,7 @@ class ShardedState:
                     )
                     tensors[f"{number}.{STATE}{theirs}"] = there.cpu().float()
             about.append([chunk.name, chunk.number, place.steps, self.version])
-        return write_chunks(path, tensors, about)
+        return tensors, about
 
     def _chunks(self) -> list[_Chunk]:
         return [

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...common.errors import CheckpointError
+from ...common.places import Place, Where
 from ...common.storage import FileRecord
 from ...nn.dense import dense_tensors, put_chunk
 from ...nn.local import torch_optimizer
@@ -147,7 +147,7 @@ class GroupState:
 
     # -- checkpoints
 
-    def write(self, directory: Path) -> list[FileRecord]:
+    def write(self, directory: Where) -> list[FileRecord]:
         """Write the state, as one shard of a checkpoint, and return the files."""
         names = optimizer_state.state_names(self.spec.dense_optimizer)
         by_weight = dict(self._weights())
@@ -169,10 +169,10 @@ class GroupState:
                 about.append([name, chunk, steps, self.version])
                 number += 1
         shard = _BESIDE_SERVERS if self.spec.tables else _SHARD
-        directory.mkdir(parents=True, exist_ok=True)
+        place = Place(directory)
         return [
-            write_chunks(directory / f"{shard}.dense-00000.safetensors", tensors, about),
-            write_header(directory / f"{shard}.json", self, self._batch()),
+            write_chunks(place, f"{shard}.dense-00000.safetensors", tensors, about),
+            write_header(place, f"{shard}.json", self, self._batch()),
         ]
 
     def read(self, path: str, *, ledger: bool) -> None:

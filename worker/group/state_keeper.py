@@ -118,7 +118,7 @@ class WholeKeeper:
         self._door = door
         self._first_values = first_values
         self._cuts: Cuts[GroupState] = Cuts(
-            master, state.copy, lambda cut, order: cut.write(Path(order.directory)), take_all
+            master, state.copy, lambda cut, order: cut.write(order.directory), take_all
         )
 
     @property

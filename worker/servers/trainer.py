@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from ...kernels.ids import finite
 from ...nn.buffers import Buffers, NonFinite
+from ...nn.by_name import clip_norm
 from ...nn.device import Link, outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.fitness import Weights, check_loss
 from ...nn.model_spec import ModelSpec
@@ -173,6 +174,7 @@ class PsTrainer:
         """
         self._steps_since_pull += 1
         result = self._numbers.fit(lambda: self._pass(features, labels, prepared, pull, stream))
+        self._clip(result)
         if self._exchange.wire != "float32":
             self._round(result, stream)
         return result
@@ -213,6 +215,18 @@ class PsTrainer:
             if not finite(values):
                 raise Overflow(f"the gradient of {name!r} is not finite (the loss is {value:g})")
         return result
+
+    def _clip(self, gradients: Gradients) -> None:
+        """Scale all gradients of a push to the norm that the optimizer allows at most."""
+        if not (most := clip_norm(self._spec.optimizer)):
+            return
+        found = [v for n, v in gradients.dense.items() if self._tensors[n][1] == "parameter"]
+        found += [sums_UD for _, sums_UD in gradients.rows.values()]
+        norms = [float(np.linalg.norm(values.reshape(-1))) for values in found]
+        scale = np.float32(most / (float(np.linalg.norm(norms)) + 1e-6))  # as torch
+        if scale < 1:
+            for values in found:
+                values *= scale
 
     def _dense_gradients(self) -> dict[str, Values]:
         """Return gradients of parameters and changes of buffers, by name, where there are some."""

@@ -114,3 +114,10 @@ def test_the_interval_of_checkpoints(process, monkeypatch):
     assert (2.5, None) == (some, none)
     with pytest.raises(UsageError, match="often"):
         env.checkpoint_interval_s()
+
+
+def test_checkpoints_at_a_url_are_refused_in_a_sentence(monkeypatch):
+    monkeypatch.setenv("EDL_CHECKPOINT_PATH", "s3://bucket/c")
+
+    with pytest.raises(UsageError, match="in a folder, not at a URL"):
+        env.checkpoint_path()

@@ -10,6 +10,7 @@ import pytest
 from edl.common import foreign, storage
 from edl.common.errors import CheckpointError, UsageError
 from edl.common.paths import can_go_on, master_address
+from edl.common.places import Place
 from edl.common.settings import JobSettings
 
 
@@ -81,7 +82,7 @@ def test_what_is_no_plain_file_of_the_folder_is_refused_at_once(checkpoint, make
 
 
 def _unchecked(folder):
-    return storage.Manifest(folder, 1, 1, 1024, (), {}, {}, "")
+    return storage.Manifest(Place(folder), 1, 1, 1024, (), {}, {}, "")
 
 
 def test_a_link_inside_of_the_folder_is_a_file_like_any_other(checkpoint):

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.stores import world
 
 from edl.common import paths, storage
 from edl.common.errors import UsageError
+from edl.common.places import Place
 from edl.common.resolve import resolve
 from edl.common.settings import JobSettings
 
@@ -130,7 +132,8 @@ def test_list_and_glob_of_data_are_taken(data: str) -> None:
             {"keep_last": False, "checkpoint_dir": "/c"},
             "nothing would be written to --checkpoint_dir",
         ),
-        ({"checkpoint_dir": "s3://b/c"}, "--checkpoint_dir is a folder, not a URL"),
+        ({"output": "s3://b/c"}, "--output is a folder, not a URL"),
+        ({"checkpoint_dir": "nosuch://b/c"}, "--checkpoint_dir: nosuch://b/c cannot be opened"),
         ({"output": "/proc/x"}, r"--output: /proc cannot be written \(No such file"),
         ({"checkpoint_dir": "/proc/x"}, "--checkpoint_dir: /proc cannot be written"),
         ({"snapshot_dir": "/proc/x"}, "--snapshot_dir: /proc cannot be written"),
@@ -408,6 +411,36 @@ def test_a_job_begun_from_an_older_checkpoint_does_not_write_among_newer_ones(
     train(data, checkpoint_dir=folder, checkpoint_dir_for_init=folder)
 
 
+def test_a_run_is_gone_on_with_from_a_store(data: str) -> None:
+    there, folder = world("resolve", new=True), Place("flaky://resolve/checkpoints")
+    before = dataclasses.asdict(train(data, checkpoint_dir=str(folder), seed=5))
+    for version in (7, 9):
+        storage.write_manifest(
+            folder / f"version-{version:012d}",
+            version=version,
+            num_shards=1,
+            num_slots=4,
+            files=[],
+            model={},
+            books={"settings": before},
+        )
+
+    settings = resolve("train", {"resume": str(folder)})
+
+    newest = "flaky://resolve/checkpoints/version-000000000009"
+    assert (newest, str(folder), 5) == (settings.resume, settings.checkpoint_dir, settings.seed)
+    assert newest == train(data, checkpoint_dir_for_init=newest).checkpoint_dir_for_init
+    with pytest.raises(UsageError, match="holds the checkpoints of an earlier job"):
+        train(data, checkpoint_dir=str(folder))
+    with pytest.raises(UsageError, match=r"holds newer checkpoints than flaky://.*-000000000007"):
+        train(data, checkpoint_dir=str(folder), checkpoint_dir_for_init=newest[:-1] + "7")
+    assert not [name for name in there.objects if "/.edl-" in name]  # as which it was tried
+    there.down, there.error = True, PermissionError(13, "Access Denied")
+    for said in ("resume", "checkpoint_dir", "checkpoint_dir_for_init"):
+        with pytest.raises(UsageError, match=f"^--{said}: flaky://.*Access Denied"):
+            resolve("train", {"model_def": "iris", "training_data": data, said: str(folder)})
+
+
 def test_what_judges_in_pods_needs_a_folder_that_outlives_them(data: str) -> None:
     given = {
         "runtime": "kubernetes",
@@ -420,6 +453,7 @@ def test_what_judges_in_pods_needs_a_folder_that_outlives_them(data: str) -> Non
     with pytest.raises(UsageError, match="--keep_best needs a folder that outlives the pods"):
         resolve("train", given)
     resolve("train", {**given, "job_volume": "claim_name=c"})
+    resolve("train", {**given, "checkpoint_dir": "s3://bucket/c"})
 
 
 @pytest.mark.parametrize(

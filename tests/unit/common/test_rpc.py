@@ -13,6 +13,7 @@ from tools import own, proxy
 from edl.common import rpc
 from edl.common.errors import EdlError, Unauthenticated, Unreachable, UsageError
 from edl.common.identity import CERTIFIED_NAME, Identity
+from edl.common.reflection import VARIABLE, reflect
 from edl.proto import ps_pb2, ps_pb2_grpc
 
 
@@ -29,9 +30,13 @@ class AsyncServicer(ps_pb2_grpc.ParameterServerServicer):
 @pytest.fixture(params=[rpc.Server, rpc.AsyncServer], ids=["threads", "coroutines"])
 def serve(request):
     def serve(**options):
+        def register(server):
+            ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server)
+            reflect(server, ps_pb2)
+
         servicer = AsyncServicer() if request.param is rpc.AsyncServer else Servicer()
         return request.param(
-            lambda server: ps_pb2_grpc.add_ParameterServerServicer_to_server(servicer, server),
+            register,
             token="right",
             **options,
         )
@@ -256,3 +261,34 @@ def test_a_half_open_channel_is_made_anew(address):
         channel.close()
 
     assert (7, 2) == (shard, between.accepted)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_server_tells_its_services_to_who_has_the_token(serve, monkeypatch, is_on):
+    """Broken once: it tells them whatever the environment says."""
+    reflection_pb2_grpc = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2_grpc")
+    from grpc_reflection.v1alpha import reflection_pb2
+
+    monkeypatch.setenv(VARIABLE, "1" if is_on else "0")
+    server = serve()
+
+    def services(token):
+        with grpc.insecure_channel(server.address) as channel:
+            stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+            asked = reflection_pb2.ServerReflectionRequest(list_services="")
+            told = stub.ServerReflectionInfo(
+                iter([asked]), metadata=[("x-edl-token", token)], timeout=30
+            )
+            (reply,) = told
+            return {each.name for each in reply.list_services_response.service}
+
+    try:
+        if is_on:
+            assert "edl.v1.ParameterServer" in services("right")
+        codes = {"right": grpc.StatusCode.UNIMPLEMENTED, "wrong": grpc.StatusCode.UNAUTHENTICATED}
+        for token in ("wrong",) if is_on else ("right", "wrong"):
+            with pytest.raises(grpc.RpcError) as raised:
+                services(token)
+            assert codes[token] == raised.value.code()
+    finally:
+        server.stop()

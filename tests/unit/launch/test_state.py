@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from tools.stores import world
 
 from edl.common import storage
 from edl.common.errors import CheckpointError, UsageError
+from edl.common.places import Place
 from edl.launch import load, save
 from edl.launch.report import report
 from edl.launch.state import newest_round, newest_whole
@@ -84,7 +86,7 @@ def test_a_torn_newest_state_is_passed_over(folder):
     save({"x": 1})
     save({"x": 2})
     newest = storage.find_checkpoints(folder)[-1]
-    (newest / "state.json").write_text("{}")
+    (newest.path / "state.json").write_text("{}")
 
     assert {"x": 1} == load().state
 
@@ -138,3 +140,19 @@ def test_a_report_is_what_rank_0_said_last(tmp_path, monkeypatch):
     report(throughput=7)
 
     assert {"throughput": 5.0} == json.loads(path.read_text())
+
+
+def test_a_state_at_a_store_is_saved_pinned_and_loaded(monkeypatch):
+    world("launch", new=True)
+    where = "flaky://launch/c"
+    monkeypatch.setenv("EDL_CHECKPOINT_PATH", where)
+    monkeypatch.setenv("EDL_ROUND", "2")
+    save({"x": 1}, epoch=1)
+    (Place(where) / "version-000002000000002").write("state.json", b"late")
+    monkeypatch.setenv("EDL_CHECKPOINT_VERSION", str(newest_whole(where)))
+
+    assert ({"x": 1}, 1) == (load().state, load().progress["epoch"])
+    save({"x": 2})
+    monkeypatch.setenv("EDL_CHECKPOINT_VERSION", str(newest_whole(where)))
+    assert {"x": 2} == load().state
+    assert 2 == newest_round(where)

@@ -13,8 +13,8 @@ from edl.common import rpc
 from edl.common.clock import MonotonicClock
 from edl.common.errors import Fenced, Unreachable
 from edl.common.identity import Identity
+from edl.common.places import Place
 from edl.common.settings import JobSettings
-from edl.common.storage import write_file
 from edl.durable.journal import Journal
 from edl.master.books.plan import plan_of, sources_of, split
 from edl.master.books.saved import queue_of as queue_from
@@ -46,6 +46,8 @@ class FakeServers:
         self.down = threading.Event()
         self.calls: list[str] = []
         self.pinned: set[str] = set()
+        self.known: set[str] = set()  # cuts of which it is noted what changes after them
+        self.full = False  # no delta can be written
         self.uneven: dict[int, tuple[int, ...]] = {}
         self.lock = threading.Lock()
 
@@ -83,6 +85,7 @@ class FakeServers:
         with self.lock:
             self.ledgers[shard] = Ledger(entries)
             self.pinned.clear()
+            self.known.clear()
 
     def take_cut(self, name: str, hold_s: float) -> Cut | None:
         self._call("cut")
@@ -103,7 +106,19 @@ class FakeServers:
 
     def snapshot(self, cut: str, directory: Path) -> Snapshot:
         self._call("snapshot")
-        return Snapshot((write_file(directory / "shard", b"x"),), {"seed": 0}, len(self.ledgers))
+        return Snapshot((Place(directory).write("shard", b"x"),), {"seed": 0}, len(self.ledgers))
+
+    def values(
+        self, cut: str, directory: Place, since: str
+    ) -> tuple[Snapshot, dict[str, int]] | None:
+        self._call(f"values {since}".rstrip())
+        if self.full:
+            raise OSError(28, "No space left on device")
+        if since and since not in self.known:
+            return None
+        self.known = {cut, since}
+        files = (directory.write("shard", b"x" * (2 if since else 100)),)
+        return Snapshot(files, {"seed": 0}, len(self.ledgers)), {"t": 1}
 
     def flush(self) -> int:
         self._call("flush")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
+
+from tools.stores import world
 
 from edl.common import storage
 from edl.common.errors import Unreachable
@@ -66,6 +69,35 @@ def test_a_checkpoint_of_the_same_state_is_not_written_over(start, tmp_path):
 
     assert saved == job.end()["checkpoint"]
     assert 1 == job.servers.calls.count("snapshot")
+
+
+def test_a_store_that_fails_costs_a_checkpoint_and_the_next_one_is_written(start):
+    there = world("of-a-job", new=True)
+    job = start(
+        [("a", 8)], checkpoint_dir="flaky://of-a-job/c", checkpoint_steps=2, keep_checkpoint_max=1
+    )
+    worker = job.worker()
+    task = worker.lease()
+    worker.train(task)
+    server = job.runtime.wait_for("server", 0)
+    about = pb.Replica(role=pb.SERVER, index=0, incarnation=server.incarnation)
+    client = job.client(about)
+    there.down, there.error = True, PermissionError(13, "Access Denied")
+
+    client.heartbeat(version=2)
+
+    said = job.until(lambda s: "training goes on" in str(s["events"]))["events"]
+    (text,) = [event["text"] for event in said if "training goes on" in event["text"]]
+    assert re.fullmatch(
+        r"checkpoint flaky://of-a-job/c cannot be written: flaky://of-a-job/c/version-\d+/"
+        r"MANIFEST.json cannot be read: Access Denied; training goes on",
+        text,
+    )
+    there.down = False
+    worker.done(task)
+    worker.work()
+    last = job.end()["checkpoint"]
+    assert [last] == [str(place) for place in storage.find_checkpoints("flaky://of-a-job/c")]
 
 
 def test_stop_hands_back_writes_a_checkpoint_and_says_how_to_go_on(start, tmp_path):

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from edl.common.clock import FakeClock
-from edl.master.membership import SERVER, WORKER
+from edl.master.membership import SERVER, TEACHER, WORKER
 from edl.master.replicas import Phase, Replicas, Start
 
 
@@ -157,6 +157,21 @@ def test_scaling_down_tells_the_highest_to_leave_and_forgets_them():
     assert [False, True, True] == [replicas.is_leaving(WORKER, i) for i in range(3)]
     assert ["finished", "finished"] == [end(replicas, clock, 0, 2), end(replicas, clock, -9, 1)]
     assert [] == replicas.starts(clock.now())
+
+
+def test_a_worker_that_others_have_started_leaves_when_all_of_ours_do():
+    """Broken once: whoever has no place is told to leave at once."""
+    replicas = make(workers=2)
+    replicas.starts(0.0)
+    assert [False, True] == [replicas.is_leaving(role, 1000) for role in (WORKER, TEACHER)]
+    replicas.scale(1)
+    assert not replicas.is_leaving(WORKER, 1000)
+    replicas.scale(0)
+    assert replicas.is_leaving(WORKER, 1000)
+    replicas.scale(1)
+    assert not replicas.is_leaving(WORKER, 1000)
+    replicas.end()
+    assert replicas.is_leaving(WORKER, 1000)
 
 
 def test_scaling_up_reuses_indexes_that_have_left_and_no_others():

@@ -35,15 +35,24 @@ def metrics():
 
 @pytest.fixture
 def check(write):
-    def check_source(old="", new="", records=RECORDS):
+    def check_source(old="", new="", records=RECORDS, strategy=""):
         assert old in SOUND
-        return check_definition(load_definition(write(SOUND.replace(old, new))), records)
+        definition = load_definition(write(SOUND.replace(old, new)))
+        return check_definition(definition, records, strategy=strategy)
 
     return check_source
 
 
 def worst(findings):
     return [(f.level, f.what) for f in findings if f.level != "ok"]
+
+
+@pytest.mark.parametrize(("strategy", "sound"), [("ps", True), ("hybrid", False)])
+def test_a_hybrid_job_cannot_clip_all_gradients_together(check, strategy, sound):
+    findings = check("SGD(lr=0.1)", "SGD(lr=0.1, clip_norm=1.0)", strategy=strategy)
+
+    assert worst(findings) == ([] if sound else [("error", "optimizer")])
+    assert sound or "--strategy hybrid" in next(f.detail for f in findings if f.level == "error")
 
 
 def test_sound_definition_has_only_good_findings(check):

@@ -57,6 +57,8 @@ def test_all_reduce_takes_tables_by_name_and_one_optimizer_of_the_rest():
         lambda: ByName(Adam(), {"a": torch.optim.Adam}),
         lambda: ByName(SEVERAL, {}),
         lambda: ByName(Adam(), {3: Adam()}),
+        lambda: ByName(Adam(), {"users": SGD(clip_norm=1.0)}),
+        lambda: SGD(clip_norm=-1.0),
         lambda: torch_optimizer(SEVERAL, []),
     ],
 )

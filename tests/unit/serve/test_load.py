@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tools.servers import empty, write_checkpoint
+from tools.stores import world
 from tools.trained import KNOWN, SEED, features_of, predicted, train
 from torch import nn
 
@@ -48,6 +49,25 @@ def test_a_loaded_model_predicts_what_the_job_does_of_unknown_ids_too(trained):
 
     assert not model.training
     assert_predicts(trained, model, shards=3)
+
+
+def test_a_checkpoint_at_a_store_is_loaded_as_one_of_a_folder(trained, tmp_path, monkeypatch):
+    monkeypatch.setenv("EDL_HOME", str(tmp_path))
+    there = world("serve", new=True)
+    for path in trained.checkpoint.iterdir():
+        there.put(f"serve/c/{trained.checkpoint.name}/{path.name}", path.read_bytes())
+
+    model = edl.load("flaky://serve/c")
+    there.down = True
+
+    assert_predicts(trained, model, shards=3)
+    assert_predicts(trained, copy.deepcopy(model), shards=3)
+    there.down = False
+    (name,) = [name for name in there.objects if name.endswith("table-000-00000.safetensors")][:1]
+    there.objects[name] = there.objects[name][:-1] + b"?"
+    shutil.rmtree(tmp_path / "copies")
+    with pytest.raises(CheckpointError, match=f"flaky://{name} is damaged"):
+        edl.load("flaky://serve/c")
 
 
 def test_deepfm_predicts_what_its_job_does_of_ids_that_it_has_never_seen(tmp_path):

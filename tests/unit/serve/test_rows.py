@@ -137,11 +137,6 @@ def test_blocks_are_the_rows_file_by_file(trained):
     assert edl.rows(trained.checkpoint, "users").ids.tolist() == sorted(ids.tolist())
 
 
-def test_a_checkpoint_of_a_bucket_is_refused_in_a_sentence():
-    with pytest.raises(UsageError, match="read from a folder here"):
-        edl.rows("s3://bucket/checkpoints", "users")
-
-
 def test_rows_say_what_they_are(trained):
     found = edl.rows(trained.checkpoint, "users")
 

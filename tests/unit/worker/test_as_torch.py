@@ -36,6 +36,7 @@ OPTIMIZERS = [
     Adagrad(lr=0.1, eps=0.01),
     Adam(lr=0.01, eps=0.01),
     RMSprop(lr=0.01, eps=0.01),
+    SGD(lr=0.5, clip_norm=0.05),
 ]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64]
 WHOLE = [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64]

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 from tools.servers import restored
+from tools.stores import world
 from torch import nn
 
 from edl.common import storage
 from edl.common.errors import CheckpointError
+from edl.common.places import Place
 from edl.nn import (
     FTRL,
     LAMB,
@@ -189,6 +191,18 @@ def test_large_tensors_are_written_in_chunks(tmp_path):
     assert torch.equal(state.model.hidden.weight, other.model.hidden.weight)
     store = restored(tmp_path / "c")
     assert {0, 1} == {n for (name, n), _ in store.pins.chunks("") if name == "hidden.weight"}
+
+
+def test_a_checkpoint_at_a_store_is_read_as_one_of_a_folder():
+    world("group", new=True)
+    state, other = member(Adam()), member(Adam(), seed=1)
+    step(state, 0)
+
+    other.read(str(checkpoint(state, Place("flaky://group/c"))), ledger=True)
+
+    step(state, 1), step(other, 1)
+    assert (state.version, state.applied) == (other.version, other.applied)
+    assert torch.equal(state.model.hidden.weight, other.model.hidden.weight)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

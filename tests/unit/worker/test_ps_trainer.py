@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from edl.common.errors import EdlError
-from edl.nn import Embedding
+from edl.nn import Adagrad, ByName, Embedding
 from edl.nn.embedding import PADDING, attach
 from edl.nn.optimizers import SGD
 from edl.ps.worker_client import Pulled, PushOutcome, PushResult
@@ -146,7 +146,7 @@ class TwoTowers(nn.Module):
         return (self.out(torch.tanh(x)) + wide).sum(1) + late.sum(1)
 
 
-def towers(servers, use_friends=True, passes=PLAIN, **options):
+def towers(servers, use_friends=True, passes=PLAIN, optimizer=None, **options):
     def make():
         torch.manual_seed(3)
         model = TwoTowers()
@@ -157,7 +157,7 @@ def towers(servers, use_friends=True, passes=PLAIN, **options):
         make,
         lambda outputs, labels: (outputs**2).mean(),
         servers,
-        model_spec(make(), SGD(), 0),
+        model_spec(make(), optimizer or SGD(), 0),
         device=torch.device("cpu"),
         passes=passes,
         exchange=Exchange(**options),
@@ -222,6 +222,29 @@ def test_gradients_of_shared_tables_are_those_of_torch(use_friends, compile, mon
     assert not any("embedding" in str(call).lower() for calls in traced for call in calls)
     untouched = [] if use_friends else [1, 7, 2]  # a row without gradient is not pushed
     assert sorted({3, 9, 4, 1, 7, 2} - set(untouched)) == sorted(found.rows["who"][0].tolist())
+
+
+@pytest.mark.parametrize("most", [0.05, 1e6])
+@pytest.mark.parametrize("several", [False, True])
+def test_all_gradients_of_a_push_are_clipped_by_one_norm(most, several):
+    """Broken once: the gradients of rows are not counted; each tensor by its own norm."""
+    optimizer = SGD(clip_norm=most)
+    if several:
+        optimizer = ByName(optimizer, {"who": Adagrad()})
+    servers = Tables()
+    made = towers(servers, optimizer=optimizer)
+    prepared = made.prepare(FEATURES)
+    found = made.gradients(FEATURES, None, prepared, made.begin(prepared, None), (0,))
+
+    weights, parameters, _ = oracle(servers, True)
+    norm = nn.utils.clip_grad_norm_([*weights.values(), *parameters.values()], most)
+    assert 0.05 < float(norm) < 1e6
+    for name, parameter in parameters.items():
+        np.testing.assert_allclose(found.dense[name], parameter.grad, rtol=1e-5, atol=1e-7)
+    for name, weight in weights.items():
+        ids, sums = found.rows[name]
+        expected = weight.grad[torch.from_numpy(ids)]
+        np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_tables_of_the_same_features_are_numbered_once_and_pulled_together():

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from edl.common import storage
+from edl.common import files
 from edl.common.errors import CheckpointError, EdlError, UsageError
 from edl.common.pieces import decode
 from edl.nn import optimizers
@@ -667,7 +667,7 @@ def test_a_full_device_is_such_a_failure(tmp_path, monkeypatch):
     snapshots = Snapshots(Recorder(store, folder, "a"), 10.0, lambda *what: told.append(what))
     real = open
     with monkeypatch.context() as patched:
-        patched.setattr(storage, "open", lambda *a: real("/dev/full", "wb"), raising=False)
+        patched.setattr(files, "open", lambda *a: real("/dev/full", "wb"), raising=False)
         snapshots.once()
 
     assert "No space left on device" in told[0][0]

@@ -1,0 +1,260 @@
+"""`edl serve`: models that answer over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..common import log as logs
+from ..common.errors import CheckpointError, UsageError
+from .options import NAMES, flags_given
+from .output import Function
+from .place import complete_jobs
+
+if TYPE_CHECKING:
+    from ..serve.from_checkpoint import Options
+    from ..serve.server import Place, Terms
+    from ..serve.sources import Bringer
+
+_TOKEN_VARIABLE = "EDL_SERVE_TOKEN"
+_FOLLOWED_S = 1.0  # between two looks for deltas, at most
+_FIRST_S = 60.0  # until the first base of a job that is followed is there
+_OF_YAML = {"image", "name", "replicas", "resource_request", "resource_limit", "volume"}
+_OF_YAML |= {"secret", "namespace"}
+# What the pods' own flags say, or the models'.
+_NOT_IN_PODS = {
+    "as_objects",
+    "models",
+    "more",
+    "follow",
+    "plain",
+    "http_port",
+    "grpc_port",
+    "linger_s",
+}
+_NOT_IN_PODS |= {"token_file", "tls_cert", "tls_key", "tls_client_ca", "log_format"}
+
+
+def _count(name: str, default: int, text: str) -> Callable[[Function], Function]:
+    return click.option(name, default=default, show_default=True, type=click.IntRange(1), help=text)
+
+
+def _seconds(name: str, default: float, text: str) -> Callable[[Function], Function]:
+    return click.option(
+        name, default=default, show_default=True, type=click.FloatRange(0), help=text
+    )
+
+
+@click.command(context_settings=NAMES)
+@click.argument("models", nargs=-1, metavar="MODEL...", shell_complete=complete_jobs)
+@click.option("--model", "more", multiple=True, metavar="NAME=PLACE", help="The same as a flag.")
+@click.option(
+    "--follow",
+    multiple=True,
+    metavar="NAME=FOLDER",
+    help="Serve a job that trains, by its --delta_dir (a folder or URL).",
+)
+@click.option("--model_def", default="", help="Definition.  [default: the job's]")
+@click.option("--model_zoo", default="", metavar="FOLDER", help="Folder of definitions.")
+@click.option(
+    "--data",
+    default="",
+    metavar="FILE",
+    help="A few records.  [default: the job's --training_data]",
+)
+@click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
+@click.option("--no_checksums", is_flag=True, help="Compare sizes of files only: opens sooner.")
+@_count("--versions", 1, "Versions of a model that may be asked.")
+@_seconds("--watch_s", 5.0, "Look for newer versions so often; 0: never.")
+@_count("--batch_size", 256, "Most rows of a batch.")
+@_seconds("--queue_delay_s", 0.0, "How long a batch that is not full waits for more.")
+@_count("--max_queued", 1 << 14, "Rows that may wait.")
+@_count("--threads", 1, "Threads of each model that compute.")
+@click.option(
+    "--torch_threads",
+    default=0,
+    type=click.IntRange(0),
+    help="Threads of torch for a batch; 0: the cores but one, shared out among --threads.",
+)
+@_count("--max_body_mib", 64, "Largest request.")
+@_seconds("--timeout_s", 30.0, "For an answer.")
+@_seconds("--linger_s", 0.0, "Answer on for so long after SIGTERM.")
+@click.option("--http_port", default=8000, show_default=True, type=click.IntRange(0, 65535))
+@click.option("--grpc_port", default=8001, show_default=True, type=click.IntRange(0, 65535))
+@click.option("--token_file", default="", metavar="FILE", help=f"Token, or {_TOKEN_VARIABLE}.")
+@click.option("--tls_cert", default="", metavar="FILE", help="Certificate (PEM).")
+@click.option("--tls_key", default="", metavar="FILE", help="Its key (PEM).")
+@click.option("--tls_client_ca", default="", metavar="FILE", help="Who asks needs one of this CA.")
+@click.option("--plain", is_flag=True, help="Off loopback without TLS and token all the same.")
+@click.option("--log_format", default="text", type=click.Choice(["text", "json"]))
+@click.option(
+    "--yaml", "as_objects", is_flag=True, help="Print objects for kubectl; serve nothing."
+)
+@click.option("--image", default="", help="With --yaml: image.  [default: edl:VERSION]")
+@click.option("--name", default="", help="With --yaml: name.  [default: the first model's]")
+@_count("--replicas", 1, "With --yaml: pods.")
+@click.option(
+    "--resource_request",
+    default="cpu=1,memory=2048Mi",
+    show_default=True,
+    help="With --yaml: what a pod asks.",
+)
+@click.option("--resource_limit", default="", help="With --yaml: default: the memory asked for.")
+@click.option(
+    "--volume", default="", help="With --yaml: claim_name=NAME,mount_path=PATH, as of a job."
+)
+@click.option("--secret", default="", help="With --yaml: Secret with token, tls.crt and tls.key.")
+@click.option("--namespace", "-n", default="", help="With --yaml: namespace.")
+def serve(
+    models: tuple[str, ...], more: tuple[str, ...], follow: tuple[str, ...], **given: Any
+) -> None:
+    """Answer requests with trained models, until stopped: KServe's v2 protocol, HTTP and gRPC.
+
+    MODEL is a job, a checkpoint or a folder of them, or NAME=PLACE. What such a job or folder gets
+    later is opened beside what answers, and takes its place.
+    """
+    if not models and not more and not follow:
+        raise UsageError("Name what is to be served: a job, a checkpoint, or a folder of them.")
+    if given["as_objects"]:
+        click.echo(_as_yaml((*models, *more), follow, given), nl=False)
+        return
+    if said := sorted(_OF_YAML & flags_given()):
+        raise UsageError(f"--{said[0]} is of --yaml: add it, or leave this out.")
+    from ..serve.server import check_installed
+
+    check_installed()
+    logs.configure(format=given["log_format"], role="serve")
+    _set_threads(given)
+    from ..serve import server
+
+    bringers = [*_watched((*models, *more), given), *_followed(follow, given)]
+    try:
+        server.serve(bringers, _place(given), _terms(given), click.echo)
+    except CheckpointError as error:  # it is what the user named
+        raise UsageError(str(error)) from error
+
+
+def _options(given: dict[str, Any]) -> Options:
+    from ..serve.from_checkpoint import Options
+
+    return Options(
+        definition=given["model_def"],
+        model_zoo=given["model_zoo"],
+        data=given["data"],
+        device=given["device"],
+        checksums=not given["no_checksums"],
+    )
+
+
+def _watched(models: Sequence[str], given: dict[str, Any]) -> list[Bringer]:
+    from ..serve.sources import Watch, named, source_of
+
+    options = _options(given)
+    return [
+        Watch(source_of(*named(each), options), given["versions"], time.monotonic)
+        for each in models
+    ]
+
+
+def _followed(follow: Sequence[str], given: dict[str, Any]) -> list[Bringer]:
+    if not follow:
+        return []
+    from ..serve.following import Following
+    from ..serve.sources import named
+
+    options = _options(given)
+    period_s = min(given["watch_s"] or _FOLLOWED_S, _FOLLOWED_S)
+    return [
+        Following(*named(each), options, period_s=period_s, first_s=_FIRST_S) for each in follow
+    ]
+
+
+def _as_yaml(models: Sequence[str], follow: Sequence[str], given: dict[str, Any]) -> str:
+    from ..model_zoo.image import BASE_IMAGE
+    from ..serve import manifests
+    from ..serve.sources import named
+
+    if bool(given["secret"]) == given["plain"]:
+        raise UsageError(
+            "--yaml: name a Secret with token, tls.crt and tls.key (--secret), or say --plain, by "
+            "which whoever reaches the pods may ask."
+        )
+    found = [named(each) for each in (*models, *follow)]
+    arguments = []
+    for place, (name, where) in enumerate(found):
+        manifests.check_place(where)
+        arguments += ["--follow"] if place >= len(models) else []
+        arguments.append(f"{name}={where}")
+    for flag in sorted(flags_given() - _OF_YAML - _NOT_IN_PODS):
+        value = given[flag]
+        arguments += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
+    wanted = manifests.Wanted(
+        name=given["name"] or found[0][0].lower().replace("_", "-").replace(".", "-"),
+        image=given["image"] or BASE_IMAGE,
+        arguments=arguments,
+        replicas=given["replicas"],
+        request=given["resource_request"],
+        limit=given["resource_limit"],
+        volume=given["volume"],
+        secret=given["secret"],
+        namespace=given["namespace"],
+    )
+    return manifests.as_yaml(wanted)
+
+
+def _set_threads(given: dict[str, Any]) -> None:
+    import torch
+
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(given["torch_threads"] or max(1, (cores - 1) // given["threads"]))
+
+
+def _place(given: dict[str, Any]) -> Place:
+    from ..common.listen import own_host
+    from ..serve.server import Place, Tls
+
+    return Place(
+        host=own_host(),
+        http_port=given["http_port"],
+        grpc_port=given["grpc_port"],
+        token=_token(given["token_file"]),
+        tls=Tls(given["tls_cert"], given["tls_key"], given["tls_client_ca"]),
+        plain=given["plain"],
+    )
+
+
+def _terms(given: dict[str, Any]) -> Terms:
+    from ..serve.batcher import Rules
+    from ..serve.kserve.http import Limits
+    from ..serve.server import Terms
+
+    return Terms(
+        rules=Rules(
+            max_batch_size=given["batch_size"],
+            max_queue_delay_s=given["queue_delay_s"],
+            max_queued=given["max_queued"],
+            threads=given["threads"],
+        ),
+        limits=Limits(body_nbytes=given["max_body_mib"] << 20),
+        keep=given["versions"],
+        watch_s=given["watch_s"],
+        timeout_s=given["timeout_s"],
+        linger_s=given["linger_s"],
+    )
+
+
+def _token(file: str) -> str:
+    if not file:
+        return os.environ.get(_TOKEN_VARIABLE, "").strip()
+    try:
+        token = Path(file).read_text().strip()
+    except OSError as error:
+        raise UsageError(f"--token_file {file}: {error.strerror}.") from error
+    if not token or not token.isascii():
+        raise UsageError(f"--token_file {file} has no token: one line of plain characters.")
+    return token

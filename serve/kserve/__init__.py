@@ -1,0 +1,1 @@
+"""The server's end of KServe's v2 protocol (the Open Inference Protocol), over HTTP and gRPC."""

@@ -1,0 +1,120 @@
+"""KServe's v2 protocol over gRPC: the calls, their statuses, and who may call."""
+
+import asyncio
+import types
+
+import grpc
+import pytest
+from tools.served import FAR_S, Adding
+
+from edl.proto import kserve_pb2 as pb
+from edl.serve.kserve.asking import Asking
+from edl.serve.kserve.rpc import SERVICE, Service, TokenCheck
+from edl.serve.repository import Repository
+
+
+class Aborted(Exception):
+    pass
+
+
+class Context:
+    async def abort(self, code, details):
+        raise Aborted(code, details)
+
+
+@pytest.fixture
+def call():
+    repository = Repository()
+    repository.add("adding")
+    repository.swap("adding", Adding(3))
+
+    def called(name, request):
+        service = Service(Asking(repository, FAR_S)).handler()
+        handler = service.service(types.SimpleNamespace(method=f"/{SERVICE}/{name}"))
+        sent = handler.request_deserializer(request.SerializeToString())
+        return asyncio.run(handler.unary_unary(sent, Context()))
+
+    yield called
+    repository.close()
+
+
+def infer(day=1, model="adding", **more):
+    request = pb.InferRequest(model_name=model, id="9", **more)
+    x = request.inputs.add(name="x", datatype="FP32", shape=[1, 2])
+    x.contents.fp32_contents.extend([1, 2])
+    request.inputs.add(name="day", datatype="INT64", shape=[1]).contents.int64_contents.append(day)
+    return request
+
+
+def test_a_model_answers_values_with_bytes(call):
+    reply = call("ModelInfer", infer())
+
+    assert ("adding", "3", "9") == (reply.model_name, reply.model_version, reply.id)
+    assert ["sum", "number"] == [each.name for each in reply.outputs]
+    assert [b"\0\0\xc0@", b"\3" + b"\0" * 7] == list(reply.raw_output_contents)
+
+
+def test_only_what_is_asked_for_is_answered(call):
+    request = infer()
+    request.outputs.add(name="number")
+
+    reply = call("ModelInfer", request)
+
+    assert (["number"], 1) == ([e.name for e in reply.outputs], len(reply.raw_output_contents))
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "told"),
+    [
+        (infer(model="other"), "NOT_FOUND", "no model 'other'"),
+        (infer(model_version="7"), "NOT_FOUND", "no version '7'"),
+        (infer(raw_input_contents=[b""]), "INVALID_ARGUMENT", "2 inputs, and raw_input_contents"),
+        (infer(day=-1), "INVALID_ARGUMENT", "days begin with 0"),
+        (infer(day=5000), "INTERNAL", "the model failed"),
+        (pb.InferRequest(model_name="adding"), "INVALID_ARGUMENT", "'x' is missing"),
+    ],
+)
+def test_what_is_wrong_has_a_status_and_is_told(call, request_, code, told):
+    with pytest.raises(Aborted) as aborted:
+        call("ModelInfer", request_)
+
+    said, details = aborted.value.args
+    assert (grpc.StatusCode[code], True) == (said, told in details)
+
+
+def test_health_and_metadata_are_told(call):
+    model = pb.ModelRequest(name="adding")
+
+    assert call("ServerLive", pb.HealthRequest()).is_so
+    assert call("ServerReady", pb.HealthRequest()).is_so
+    assert call("ModelReady", model).is_so
+    assert ["binary_tensor_data"] == call("ServerMetadata", pb.ServerMetadataRequest()).extensions
+    told = call("ModelMetadata", model)
+    assert (["3"], "x", [-1, 2]) == (told.versions, told.inputs[0].name, told.inputs[0].shape)
+
+
+@pytest.mark.parametrize(
+    ("method", "metadata", "passes"),
+    [
+        ("ModelInfer", (), False),
+        ("ModelInfer", (("authorization", "Bearer other"),), False),
+        ("ModelInfer", (("authorization", "Bearer secret"),), True),
+        ("ModelInfer", (("x-edl-token", "secret"),), True),
+        ("ServerReady", (), True),
+        ("ServerMetadata", (), False),
+    ],
+)
+def test_who_has_no_token_is_refused_but_for_health(method, metadata, passes):
+    details = types.SimpleNamespace(method=f"/{SERVICE}/{method}", invocation_metadata=metadata)
+
+    async def goes_on(_details):
+        return "goes on"
+
+    check = TokenCheck("secret")
+    found = asyncio.run(check.intercept_service(goes_on, details))
+
+    assert passes == (found == "goes on")
+    if not passes:
+        with pytest.raises(Aborted) as aborted:
+            asyncio.run(found.stream_stream(None, Context()))
+        assert grpc.StatusCode.UNAUTHENTICATED == aborted.value.args[0]
