@@ -205,12 +205,13 @@ class Pins:
             return self._state.held().spec, books
 
     def chunks(self, cut: str, version: int | None = None) -> list[tuple[ChunkKey, Chunk]]:
-        """Return the chunks of a pinned cut that changed after `version` (None: all).
+        """Return the chunks of a pinned cut ("": now) that changed after `version` (None: all).
 
-        Nobody writes to their arrays. Raises NotPinned.
+        Nobody writes to the arrays of a cut. Raises NotPinned.
         """
         with self._state.lock:
-            self.pinned_as(cut)
+            if cut:
+                self.pinned_as(cut)
             return list(self._state.held().dense.changed_since(version, cut))
 
     def pinned_rows(self, cut: str, table: str) -> int:
