@@ -3,11 +3,12 @@
 import json
 import random
 import signal
+import threading
 
 import numpy as np
 import pytest
 from tools.groups import MINIBATCH, RECORDS, counts, job_of, scale, stopped_in_order, values
-from tools.jobs import NO_RESTARTS, send, write_records
+from tools.jobs import NO_RESTARTS, WAIT_S, send, write_records
 from tools.servers import dense
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
@@ -28,16 +29,18 @@ def test_an_elastic_run_ends_as_the_fixed_one(tmp_path, fixed):
     rng = random.Random(0)
     points = ("worker.compute", "worker.commit")
     moments = {12: "worker.compute", 30: "worker.commit", 55: "worker.compute"}
-    killed = []
+    killed, scaled = [], threading.Event()
 
     def decide(hit):
         done = hit.about["task"] * RECORDS // 12 // MINIBATCH  # steps, about
+        if done >= 0.8 * 2 * RECORDS // MINIBATCH:  # it must not end before it is scaled
+            assert scaled.wait(WAIT_S)
         due = [m for m in moments if m <= done and moments[m] == hit.point]
         if due and (hit.index == 0 or rng.random() < 0.5):
             del moments[due[0]]
             killed.append((hit.point, hit.index))
             send(hit.pid, signal.SIGKILL)
-        return CONTINUE if moments else OFF
+        return OFF if scaled.is_set() and not moments else CONTINUE
 
     with (
         Controller(tmp_path / "faults", points, decide) as controller,
@@ -46,6 +49,7 @@ def test_an_elastic_run_ends_as_the_fixed_one(tmp_path, fixed):
         for share, workers in ((0.2, 4), (0.5, 1), (0.7, 3)):
             job.watch(lambda s, share=share: s["records_done"] >= share * 2 * RECORDS)
             scale(job, workers)
+        scaled.set()
         assert job.wait() == 0, job.logs()
 
     assert len(killed) == 3

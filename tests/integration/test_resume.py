@@ -137,7 +137,7 @@ def test_what_would_make_positions_meaningless_is_refused(tmp_path, home):
     rows = next(books_of(" ".join(["edl", *stopped])).directory.glob("*.table-*"))
     rows.write_bytes(rows.read_bytes()[:-1] + b"!")
     ended = edl(home, *stopped, code=2)
-    assert f"{rows} is damaged: its sha256 is not the manifest's" in ended.stderr
+    assert f"{rows} is damaged: its sha256 is not the one written down" in ended.stderr
 
 
 def test_job_whose_processes_were_all_killed_at_once_goes_on_from_its_folder(tmp_path, home):

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 from .own import free_port
 
@@ -53,10 +54,14 @@ def _make(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def python(code: str, variables: dict[str, str], *arguments: str) -> str:
-    """Return what a program prints that runs with these variables: it keeps connections open."""
+    """Return what a program prints that runs with these variables: it keeps connections open.
+
+    It may import the tests' tools.
+    """
+    tests = str(Path(__file__).parents[1])
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env={**os.environ, **variables},
+        env={**os.environ, "PYTHONPATH": tests, **variables},
         check=True,
         stdout=subprocess.PIPE,
         text=True,
