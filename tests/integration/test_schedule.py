@@ -30,7 +30,8 @@ def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(tmp_path):
         )
 
     def serve():
-        flags = ("schedule", "serve", "--workers", "3", "--every", "0.5")
+        # By the jobs' speeds alone it may be best that the second one waits for the first to end.
+        flags = ("schedule", "serve", "--workers", "3", "--every", "0.5", "--patience", "3")
         return subprocess.Popen(
             (sys.executable, "-m", "edl", *flags),
             env={**os.environ, "EDL_HOME": str(home), "PYTHONUNBUFFERED": "1"},
@@ -46,7 +47,10 @@ def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(tmp_path):
         until(lambda: time.sleep(0.1) or jobs[1].status().get("records_done", 0) > 0)
         serves.kill()  # jobs go on without it, and its successor finds them
         told = serves.communicate(timeout=300)[0]
+        plan = home / "schedule" / "plan.json"
+        plan.unlink()
         serves = serve()
+        until(plan.exists)  # it serves, and knows what a signal means
         fast.touch()
         for job in jobs:
             edl(home, "wait", job.name)
