@@ -30,8 +30,9 @@ def test_from_the_second_epoch_on_no_teacher_is_asked_and_others_learn_of_it_too
     rows, cached_records = told_at_most(job)
 
     must_be_taught(job, 3)
-    # A member of a group that has no slice yet asks about another's records, to compute along.
-    assert RECORDS <= rows <= (RECORDS if strategy == "ps" else 1.2 * RECORDS)
+    # A member of a group that has no slice yet asks about another's records, to compute along; on a
+    # busy machine a worker may come to a record before it has heard that it is kept.
+    assert RECORDS <= rows <= 1.3 * RECORDS
     assert 1.5 * RECORDS <= cached_records <= 2 * RECORDS  # likewise
 
     (tmp_path / "teach").write_text("raise")
