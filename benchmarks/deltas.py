@@ -1,4 +1,4 @@
-"""What deltas weigh, what they cost, and how fresh a model is that follows them.
+"""Measure deltas: their bytes, their cost to training, the age of a model that follows them.
 
     python -m benchmarks.deltas --data FOLDER/nycflights13 [--only size cost fresh] [--rounds N]
 

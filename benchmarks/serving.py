@@ -50,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Answered:
-    """What a load has seen."""
+    """The answers that a load has seen."""
 
     rate: float
     p50_ms: float

@@ -1,4 +1,4 @@
-"""What people write by hand: FastAPI around a model, for benchmarks/serving.py.
+"""FastAPI around a model, as people write it by hand, for benchmarks/serving.py.
 
     python -m benchmarks.serving_peers CHECKPOINT --peers FOLDER --kind function|coroutine
 

@@ -43,7 +43,7 @@ _VALUES = {
 
 
 class Name(NamedTuple):
-    """What a folder's name says: the cut that it leads to, and the one before; None: a base."""
+    """The name of a folder: the cut that it leads to, and the one before; None: a base."""
 
     number: int
     since: int | None = None
@@ -82,7 +82,7 @@ def found(names: Iterable[str]) -> list[Name]:
 
 @dataclass(frozen=True)
 class About:
-    """What a base or a delta is: of which job, from which cut to which.
+    """The account of a base or a delta: its job, from which cut to which.
 
     `since`: the name of the cut that it is applied to; "": none, a base. `records`: that the model
     was trained on at this cut. `rows`: those in it by table. `deletions`: ids by table that are not

@@ -1,4 +1,4 @@
-"""What a job that trains leaves for whoever serves it: a cut every --delta_s, and what changed.
+"""Deltas for whoever serves a job that trains: a cut every --delta_s, and what has changed.
 
 A script, as those of course.py. Each cut becomes a delta from the one before, where all servers
 know that one; the first, and whenever the deltas have grown to half of the last base or are many,

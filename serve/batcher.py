@@ -35,7 +35,7 @@ _QUICK_S = 0.002  # for which an event loop may compute and do nothing else
 
 @dataclass(frozen=True)
 class Rules:
-    """How requests become batches, as Triton says it.
+    """The rules by which requests become batches, as Triton says it.
 
     `max_batch_size`: rows of a batch; a larger request is one of its own. `max_queue_delay_s`: how
     long a batch that is not full waits for more. `max_queued`: rows that may wait. `threads`: that
@@ -89,7 +89,7 @@ class Asked(Request[Arrays]):
 
 
 class Watched(Protocol):
-    """What a batcher tells whoever counts."""
+    """A counter that a batcher tells of its batches."""
 
     def computed(self, rows: int, took_s: float) -> None: ...
 

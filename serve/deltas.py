@@ -82,7 +82,7 @@ def opened(manifest: Manifest) -> Generation:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What lies in a base or a delta: rows by table, and runs of dense values."""
+    """The content of a base or a delta: rows by table, and runs of dense values."""
 
     about: About
     spec: ModelSpec

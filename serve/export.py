@@ -61,7 +61,7 @@ _NEAR = 1e-3  # of the largest output: a program that is further from its model 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be exported, and how.
+    """A wish for an export: the forms that it is to have, and how.
 
     `forms`: of FORMS. `rows_dtype`: of ROWS_DTYPES; "own": as the job keeps them. `rows`: the files
     of --to rows, of convert.FORMS. `inside_nbytes`: the most that tables may take inside a program.
@@ -80,7 +80,7 @@ class Wish:
 
     @property
     def outside(self) -> bool:
-        """Whether table files are written."""
+        """Tell whether table files are written."""
         return bool({"torch", "onnx"} & set(self.forms))
 
     def kept(self, dtype: str) -> str:

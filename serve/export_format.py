@@ -1,4 +1,4 @@
-"""What an exported model is on disk: its manifest, its inputs, its tables.
+"""An exported model on disk: its manifest, its inputs, its tables.
 
     OUT/model.pt2           the dense part by torch.export: features, then rows, as `uses` says
     OUT/model.onnx          the same in ONNX

@@ -43,7 +43,7 @@ class Program(Protocol):
 
 
 class TorchProgram:
-    """What torch.export has saved."""
+    """A program that torch.export has saved."""
 
     def __init__(self, path: Path, inputs: tuple[str, ...]) -> None:
         """Load it. Raises CheckpointError where it is none."""

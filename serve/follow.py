@@ -1,4 +1,4 @@
-"""Whoever serves a model that is still being trained: the newest generation, as deltas come.
+"""A follower of a model that is still being trained: the newest generation, as deltas come.
 
 `Pursuit` is pure: told what names a folder has, it asks for what leads on and keeps the newest
 generation. What cannot be read is passed over for a while, and told; where nothing leads on from
@@ -35,7 +35,7 @@ class Reached(Protocol):
 
     @property
     def is_heavy(self) -> bool:
-        """Whether it is better to go on from a base where one leads as far as the deltas."""
+        """Tell whether it is better to go on from a base that leads as far as the deltas."""
         ...
 
 

@@ -31,7 +31,7 @@ from .trained import Opened, load
 
 @dataclass(frozen=True)
 class Options:
-    """How checkpoints are opened.
+    """The options by which checkpoints are opened.
 
     `definition`, `model_zoo`: in place of those that they were trained with. `data`: a few records,
     where the job's own are not there any more. `checksums`: compare each file with its sha256.

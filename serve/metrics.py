@@ -1,4 +1,4 @@
-"""What a server of models tells Prometheus."""
+"""The metrics of a server of models, for Prometheus."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def _escaped(text: str) -> str:
 
 
 class Mirror:
-    """What keeps a server at the newest cut of a folder: one `step` at a time."""
+    """A writer that keeps a server at the newest cut of a folder: one `step` at a time."""
 
     def __init__(self, url: str, client: Redis, prefix: str, tell: Callable[[str], None]) -> None:
         """Find the folder. Raises UsageError where there is no such kind."""

@@ -39,7 +39,7 @@ class Model:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a whole model answers."""
+        """Tell whether a whole model answers."""
         return self._versions.newest is not None
 
     def about(self) -> dict[str, Any] | None:
@@ -145,7 +145,7 @@ class Repository:
 
     @property
     def is_ready(self) -> bool:
-        """Whether each model answers, and goes on to."""
+        """Tell whether each model answers, and goes on to."""
         models = self._models.values()
         return bool(models) and not self.is_ending and all(each.is_ready for each in models)
 

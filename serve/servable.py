@@ -1,4 +1,4 @@
-"""What can be served: a model that answers columns with columns, whatever it was opened from."""
+"""A servable: a model that answers columns with columns, whatever it was opened from."""
 
 from __future__ import annotations
 

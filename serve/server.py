@@ -62,7 +62,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server listens, and who may ask. `plain`: off loopback without TLS all the same."""
+    """The place where a server listens, and who may ask. `plain`: off loopback without TLS too."""
 
     host: str = "127.0.0.1"
     http_port: int = 8000
@@ -82,7 +82,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Terms:
-    """How requests are served.
+    """The terms on which requests are served.
 
     `keep`: versions of a model; `watch_s`: seconds between two looks for newer ones, 0: none;
     `linger_s`: after SIGTERM; `timeout_s`: for an answer.
@@ -143,7 +143,7 @@ class _Server:
 
     @property
     def is_opening(self) -> bool:
-        """Whether a model is still being opened."""
+        """Tell whether a model is still being opened."""
         if self._thread is not None:
             self._thread.join(_SWITCH_S)
         return self._thread is not None and self._thread.is_alive()

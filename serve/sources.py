@@ -1,4 +1,4 @@
-"""Where models come from, and the look for newer ones.
+"""The sources of models, and the look for newer ones.
 
 A model is a job, a folder of checkpoints, one checkpoint, or an exported model. Of the first two
 what is newer is opened beside what answers, and takes its place once it is whole and warm. What
@@ -108,7 +108,7 @@ def source_of(name: str, where: str, options: Options) -> Source:
 
 
 class Bringer(Protocol):
-    """What brings the versions of a model to a repository. One thread calls."""
+    """A source that brings the versions of a model to a repository. One thread calls."""
 
     name: str
 

@@ -59,7 +59,7 @@ _ABOUT = {"table": {"name": str, "dim": int, "initializer": str}, "seed": int, "
 
 @dataclass
 class Error:
-    """How far values are from those that they stand for."""
+    """The distance of values from those that they stand for."""
 
     values: int = 0
     largest: float = 0.0

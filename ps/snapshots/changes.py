@@ -1,4 +1,4 @@
-"""What has changed on a shard since each of several states: the one reader of the tables' marks.
+"""The changes of a shard since each of several states: the one reader of the tables' marks.
 
 A table has one pair of marks (ps/rows/table.py), and takes them away as they are read. Recovery
 snapshots and deltas (delta.py) both want to know what has changed, each since another state. So

@@ -1,4 +1,4 @@
-"""What serving needs of a pinned cut, as files: values without the optimizer's state.
+"""A pinned cut as files for serving: values without the optimizer's state.
 
 All of it, or what has changed since another cut that this shard has written so. The pieces are
 those of a checkpoint (cut.py), and the books are left out: nobody trains on with them.

@@ -1,4 +1,4 @@
-"""What HTTP and gRPC have in common: a question is read, waits for its answer, and is counted."""
+"""The part that HTTP and gRPC share: a question is read, waits for its answer, and is counted."""
 
 from __future__ import annotations
 

@@ -35,12 +35,12 @@ _METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class _HungUp(Exception):
-    """Whoever asked is gone."""
+    """The client that has asked is gone."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is taken from whoever asks: a body of so many bytes, within so many seconds."""
+    """The limits of a request: a body of so many bytes, within so many seconds."""
 
     body_nbytes: int = 64 << 20
     body_s: float = 30.0

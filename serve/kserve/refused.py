@@ -1,4 +1,4 @@
-"""Why a request is not answered, in words that both carriers have a status for."""
+"""The reasons not to answer a request, each with the status that both carriers have for it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a model: `rows` of each input.
+    """A question to a model: `rows` of each input.
 
     `wanted`: the outputs by name, and whether their bytes shall be sent; {}: all, as `raw` says.
     """
