@@ -29,6 +29,7 @@ from typing import BinaryIO
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import CheckpointError
+from ..common.files import sync_directory
 from ..common.storage import (
     Manifest,
     newest_whole,
@@ -250,7 +251,7 @@ def _write(root: Path, states: list[State]) -> Path:
         )
         path = root / f"checkpoint-{number:06d}"
         folder.rename(path)
-    _sync(root)
+    sync_directory(root)
     log.info("checkpoint=%d -> saved states=%d path=%s", number, len(states), path)
     for old in older[: 1 - _KEPT]:
         shutil.rmtree(old, ignore_errors=True)  # what stays is tried again at the next
@@ -288,12 +289,3 @@ def _number(path: Path) -> int:
     match = _NAME.fullmatch(path.name)
     assert match is not None, path
     return int(match[1])
-
-
-def _sync(folder: Path) -> None:
-    """Make the renames in a folder outlast a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -31,6 +31,22 @@ def form_options(name: str) -> Callable[[Function], Function]:
     )
 
 
+def definition_options(command: Function) -> Function:
+    """Add the options that say which definition a checkpoint is opened by, and on which records."""
+    for option in (
+        click.option(
+            "--data",
+            default="",
+            metavar="FILE",
+            help="A few records.  [default: the job's --training_data]",
+        ),
+        click.option("--model_zoo", default="", metavar="FOLDER", help="Folder of definitions."),
+        click.option("--model_def", default="", help="Definition.  [default: the job's]"),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command(context_settings=NAMES)
 @click.argument("checkpoint", metavar="CHECKPOINT", shell_complete=complete_jobs)
 @click.argument("out")
@@ -56,14 +72,7 @@ def form_options(name: str) -> Callable[[Function], Function]:
     type=click.IntRange(1),
     help="The most that tables may take in --to embedding.",
 )
-@click.option("--model_def", default="", help="Definition.  [default: the job's]")
-@click.option("--model_zoo", default="", metavar="FOLDER", help="Folder of definitions.")
-@click.option(
-    "--data",
-    default="",
-    metavar="FILE",
-    help="A few records.  [default: the job's --training_data]",
-)
+@definition_options
 def export(checkpoint: str, out: str, forms: tuple[str, ...], **given: Any) -> None:
     """Export a model into a new folder OUT, or a URL, which others run without the job.
 

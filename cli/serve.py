@@ -12,6 +12,7 @@ import click
 
 from ..common import log as logs
 from ..common.errors import CheckpointError, UsageError
+from .export import definition_options
 from .options import NAMES, flags_given
 from .output import Function
 from .place import complete_jobs
@@ -59,14 +60,7 @@ def _seconds(name: str, default: float, text: str) -> Callable[[Function], Funct
     metavar="NAME=FOLDER",
     help="Serve a job that trains, by its --delta_dir (a folder or URL).",
 )
-@click.option("--model_def", default="", help="Definition.  [default: the job's]")
-@click.option("--model_zoo", default="", metavar="FOLDER", help="Folder of definitions.")
-@click.option(
-    "--data",
-    default="",
-    metavar="FILE",
-    help="A few records.  [default: the job's --training_data]",
-)
+@definition_options
 @click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]))
 @click.option("--no_checksums", is_flag=True, help="Compare sizes of files only: opens sooner.")
 @_count("--versions", 1, "Versions of a model that may be asked.")

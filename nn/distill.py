@@ -49,9 +49,7 @@ def hinton(
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"alpha is {alpha:g}, not between 0 and 1")
     hard = functional.cross_entropy(student, labels)
-    if teacher is None:
-        return hard
-    return alpha * kl(student, teacher, temperature) + (1.0 - alpha) * hard
+    return _mixed(hard, student, teacher, temperature, alpha)
 
 
 def few_labels(
@@ -69,9 +67,16 @@ def few_labels(
     """
     known = labels >= 0
     hard = functional.cross_entropy(student[known], labels[known], reduction="sum") / len(labels)
+    return _mixed(hard, student, teacher, temperature, alpha)
+
+
+def _mixed(
+    hard: Tensor, student: Tensor, teacher: Tensor | None, temperature: float, alpha: float
+) -> Tensor:
+    """Mix a loss of labels with `kl`; without a teacher's answer it is the loss alone."""
     if teacher is None:
         return hard
-    return alpha * kl(student, teacher, temperature) + (1 - alpha) * hard
+    return alpha * kl(student, teacher, temperature) + (1.0 - alpha) * hard
 
 
 def mse(student: Tensor, teacher: Tensor) -> Tensor:

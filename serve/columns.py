@@ -120,11 +120,6 @@ def column_of(values: Mapping[str, Any]) -> Column:
     return Column(values["name"], values["datatype"], shape)
 
 
-def columns_read(feed: Feed, records: Records) -> tuple[Column, ...]:
-    """Return the columns that feed must get to predict. Raises as `asked`."""
-    return asked(feed, records).columns
-
-
 def asked(feed: Feed, records: Records) -> Asked:
     """Return what feed must get to predict, found on a few records (at least one).
 

@@ -6,7 +6,7 @@ import pytest
 from edl.common.errors import UsageError
 from edl.data.reader import Columns
 from edl.model_zoo import census_wide_deep, deepfm
-from edl.serve.columns import Asked, asked, columns_read
+from edl.serve.columns import Asked, asked
 from edl.serve.servable import Column
 
 NUMBERS = np.arange(6)
@@ -42,7 +42,7 @@ def test_the_columns_that_feed_reads_are_asked_for_and_no_others():
         Column("name", "BYTES", ()),
         Column("pixels", "UINT8", (2, 3)),
     )
-    assert expected == columns_read(feed, TABLE)
+    assert expected == asked(feed, TABLE).columns
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_features_are_made_of_is_asked_for_though_labels_are_made_of_it_too
     def feed(records, mode):
         return {"score": records["score"] > 2}, records["score"]
 
-    assert (Column("score", "FP64", ()),) == columns_read(feed, TABLE)
+    assert (Column("score", "FP64", ()),) == asked(feed, TABLE).columns
 
 
 def test_a_request_is_as_the_training_data_was():
@@ -142,7 +142,7 @@ def test_definitions_of_the_zoo(definition):
     table = {name: np.array(["a", "b"]) for name in texts}
     table |= {name: np.array([30, 40]) for name in (*numbers, "label")}
 
-    found = columns_read(definition.feed, Columns(table))
+    found = asked(definition.feed, Columns(table)).columns
 
     expected = {**dict.fromkeys(texts, "BYTES"), **dict.fromkeys(numbers, "INT64")}
     assert expected == {column.name: column.datatype for column in found}
