@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tools
-from tools.jobs import Job, send, write_records
+from tools.jobs import counting_job, send
 from tools.redis_server import SERVER, redis_server
 
 from edl.chaos.controller import CONTINUE, Controller
@@ -32,23 +32,8 @@ RECORDS, EPOCHS = 1600, 2
 
 
 def job(folder, **settings):
-    data = str(write_records(folder.parent / "records.npz", RECORDS))
-    given = {
-        "model_def": "counting",
-        "model_params": {"delay_s": 0.05},
-        "training_data": data,
-        "minibatch_size": 16,
-        "num_minibatches_per_task": 4,
-        "num_epochs": EPOCHS,
-        "num_workers": 2,
-        "num_ps": 2,
-        "lease_s": 5.0,
-        "use_async": True,
-        "snapshot_s": 0.3,
-        "delta_dir": str(folder.parent / "deltas"),
-        "delta_s": 0.2,
-    }
-    return Job(folder, **{**given, **settings})
+    given = {"snapshot_s": 0.3, "delta_dir": str(folder.parent / "deltas"), "delta_s": 0.2}
+    return counting_job(folder, RECORDS, 0.05, **{"num_epochs": EPOCHS, **given, **settings})
 
 
 def check(generation):

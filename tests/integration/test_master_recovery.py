@@ -21,7 +21,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from tools.jobs import WAIT_S, Job, send, write_records
+from tools.jobs import WAIT_S, counting_job, send
 from tools.servers import dense, table
 
 RECORDS, EPOCHS = 2000, 2
@@ -84,20 +84,7 @@ def controller(tmp_path):
 
 
 def counting(folder, delay_s=0.01, records=RECORDS, **settings):
-    data = str(write_records(folder.parent / "records.npz", records))
-    given = {
-        "model_def": "counting",
-        "model_params": {"delay_s": delay_s},
-        "training_data": data,
-        "minibatch_size": 16,
-        "num_minibatches_per_task": 4,
-        "num_epochs": EPOCHS,
-        "num_workers": 2,
-        "num_ps": 2,
-        "lease_s": 5.0,
-        "use_async": True,
-    }
-    return Job(folder, **{**given, **settings})
+    return counting_job(folder, records, delay_s, **{"num_epochs": EPOCHS, **settings})
 
 
 def check_books(job, code, records=RECORDS, epochs=EPOCHS):

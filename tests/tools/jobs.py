@@ -143,6 +143,22 @@ class Job:
         return found.directory
 
 
+def counting_job(folder: Path, records: int, delay_s: float, **settings: Any) -> Job:
+    """Return a job of the counting model on two servers and two workers that push at will."""
+    given = {
+        "model_def": "counting",
+        "model_params": {"delay_s": delay_s},
+        "training_data": str(write_records(folder.parent / "records.npz", records)),
+        "minibatch_size": 16,
+        "num_minibatches_per_task": 4,
+        "num_workers": 2,
+        "num_ps": 2,
+        "lease_s": 5.0,
+        "use_async": True,
+    }
+    return Job(folder, **{**given, **settings})
+
+
 def send(pid: int | None, number: int) -> bool:
     """Signal a process; False where it is gone."""
     if not pid:
