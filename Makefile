@@ -8,6 +8,8 @@ PROTOS := $(wildcard .pythonpath/edl/proto/*.proto)
 TORCH ?= torch==2.13.0
 # Long soaks are run by hand: .venv/bin/python -m pytest -m slow -s tests/chaos
 MARKS := not slow and not gpu and not k8s
+# Tests that start processes and strike them are tried once more, and named: who needs it is mended.
+AGAIN := --reruns 1 -rsR
 # For fast: the pure state machines and parsers. No job, no server, and the few kernels of data/ only.
 FAST := $(addprefix tests/unit/, goodput chaos/test_schedule.py chaos/test_injector.py \
 	$(patsubst %,adaptive/test_%.py, env epoch positions profile scaling_rules values) \
@@ -53,11 +55,11 @@ ifdef TESTS
 else
 	-$(BIN)/edl data prepare bbc-news  # not ours to ship; without it one test is skipped
 	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 4 --dist worksteal tests/unit
-	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 4 --dist worksteal tests/integration tests/chaos
+	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 4 --dist worksteal $(AGAIN) tests/integration tests/chaos
 endif
 
 test-k8s: $(VENV)/.installed ## Start a Kubernetes cluster on this machine, pass the tests on it (root, Debian)
-	$(BIN)/python -m pytest -q -rs -m "k8s and not slow" -n 3 --dist worksteal $(or $(TESTS),tests/k8s)
+	$(BIN)/python -m pytest -q -m "k8s and not slow" -n 3 --dist worksteal $(AGAIN) $(or $(TESTS),tests/k8s)
 
 lint: $(VENV)/.installed ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
