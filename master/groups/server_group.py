@@ -28,7 +28,8 @@ class ServerGroup:
     """The servers as the Group of a job (group.py).
 
     `restore`: the checkpoint that they begin from. `beside(task)`: the positions at which those
-    stand who keep books of the same task beside the servers.
+    stand who keep books of the same task beside the servers. Without any servers (an analysis) the
+    group is there at once, and no task is ever fenced.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class ServerGroup:
 
     def remember(self, memory: Json) -> None:
         self.server_map.remember(memory)
-        if addresses := self.server_map.addresses:
+        addresses = self.server_map.addresses
+        if addresses or (self.version and not self._core.settings.num_ps):
             self._servers = self._connect(addresses)
 
     @property
