@@ -55,8 +55,7 @@ class ServerGroup:
 
     def remember(self, memory: Json) -> None:
         self.server_map.remember(memory)
-        addresses = self.server_map.addresses
-        if addresses or (self.version and not self._core.settings.num_ps):
+        if addresses := self.server_map.addresses:
             self._servers = self._connect(addresses)
 
     @property

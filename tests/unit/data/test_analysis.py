@@ -276,7 +276,7 @@ def test_command_on_a_missing_file_is_one_sentence(tmp_path):
 
 
 def test_parts_out_of_files_merge_to_the_same_bytes(tmp_path):
-    """Seen to fail with the sample's variance left out of the file, and with 1.0 read back as 1."""
+    """Broken to see it fail: the sample's variance, the vocabulary's error are not in the file."""
     rng = np.random.default_rng(4)
     table = columns(6000, seed=1)
     odd = np.array([*rng.normal(size=5996), -0.0, np.inf, 5e-324, 1e308])

@@ -82,6 +82,7 @@ def shard(folder, number, **more):
 
 
 def test_parts_of_any_workers_in_any_order_give_the_bytes_of_one_process(folder):
+    """Broken to see it fail: the parts are merged in another order."""
     first = Master(shard(folder, 3), shard(folder, 1))
     second = Master(*(shard(folder, n) for n in (2, 4, 1)))
     for master in (first, second, Master(END)):
