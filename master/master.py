@@ -212,7 +212,7 @@ class Master:
             self.core.tell("starting")
             if promise := self.course.checkpoints.promise():
                 self.core.tell(promise)
-            if self.core.settings.strategy != "allreduce" and cold.must_compile():
+            if self.core.replicas.servers and cold.must_compile():
                 self.core.tell(
                     "the servers compile their kernels first, some ten seconds, once for an "
                     "installation: `edl kernels` does it ahead"

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from ..common import faults
 from ..common.errors import EdlError
 from ..common.identity import Identity
+from ..common.settings import ANALYZE
 from ..runtime.base import Exit, Note, Replica, Report, Runtime
 from .books.decisions import Lost
 from .core import EXIT_FAILED, Core
@@ -120,7 +121,11 @@ class Processes:
             "EDL_INDEX": str(start.index),
             "EDL_INCARNATION": start.incarnation,
         }
-        arguments = self._group.server_map.arguments(start.index) if start.role == SERVER else ()
+        arguments: tuple[str, ...] = ()
+        if start.role == SERVER:
+            arguments = self._group.server_map.arguments(start.index)
+        elif start.role == WORKER and self._core.settings.command == ANALYZE:
+            arguments = ("--analyze",)
         replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
         self._running[start.role, start.index] = replica
         if replica.pid:
