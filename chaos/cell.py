@@ -43,7 +43,9 @@ LEASE_S, SERVER_TIMEOUT_S = 1.0, 4.0  # a server beats once a second, on a busy 
 TEACHERS, TEACHER_TIMEOUT_S = 2, 2.0  # of cells whose fault strikes teachers
 _LESSONS_FROM = 2000.0  # of record r that many and r more: no sum of two is another record's
 _WITHOUT = ("wait", "hard_labels")
-DELTA_S = 0.1  # of cells whose fault is one of a job that is followed
+# Of cells whose fault is one of a job that is followed. Beside the start of a consumer on a busy
+# machine nobody may be taken for lost.
+DELTA_S, FOLLOWED_LEASE_S, _FOLLOWED_SERVER_TIMEOUT_S = 0.2, 5.0, 20.0
 _DELAY_S, _FOLLOWED_DELAY_S = 0.008, 0.03  # of a minibatch: some seconds of deltas
 _CATCH_UP_S = 60.0  # the start of a consumer, a busy machine
 _END_S = 120.0  # a job of two seconds, every recovery that a fault may ask for, a busy machine
@@ -119,8 +121,8 @@ def settings(
         num_epochs=EPOCHS,
         num_workers=WORKERS,
         num_ps=SERVERS,
-        lease_s=LEASE_S,
-        server_timeout_s=server_timeout_s,
+        lease_s=FOLLOWED_LEASE_S if has_deltas else LEASE_S,
+        server_timeout_s=_FOLLOWED_SERVER_TIMEOUT_S if has_deltas else server_timeout_s,
         snapshot_s=0.2,
         use_async=mode == "async",
         grads_to_wait=pushes,
