@@ -145,8 +145,9 @@ def _deltas(matrix: _Matrix) -> str:
     return (
         f"In the rows of deltas, {len(mine)} cells, the job also leaves a delta each "
         f"{cells.DELTA_S:g} s, with a lease of {cells.FOLLOWED_LEASE_S:g} s, and a consumer "
-        "follows it, which is started again where it was killed. It publishes a state for what it has read, as rows and as a model. There a cell "
-        "is sound where also each state that was published is one cut of the job (its rows count "
+        "follows it, which is started again where it was killed. It publishes a state for what it "
+        "has read, as rows and as a model. There a cell is sound where also each state that was "
+        "published is one cut of the job (its rows count "
         "as many records as its manifest says and as the counters on each server do, each record "
         "with all others of its minibatch; whoever read the same cut, by a base or by deltas, has "
         "the same), no consumer went back, and the last state has all records of the job; and "
