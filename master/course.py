@@ -164,7 +164,7 @@ class Course:
             if self.checkpoints.keeps_last:  # first: the end runs the user's code, which may fail
                 yield from self.checkpoints.write(last=True)
             if self._deltas is not None:
-                yield from self._deltas.write()
+                yield from self._deltas.write_last()
             if not queue.epochs_done(queue.opened):
                 continue  # what was reported as done was not on all servers, and came back
             self._core.decide(Add(Kind.TRAIN_END, _END, group=_TRAIN_END))
