@@ -34,9 +34,7 @@ log = logging.getLogger(__name__)
 _NAME = "deltas"  # of the named state in the journal: who writes them
 _MOST_DELTAS = 64  # a reader who begins applies as many to a base
 _MOST_PART = 0.5  # of the base's bytes
-_LAST_PATIENCE_S = (
-    30.0  # with a folder that fails at the end: readers would stay behind
-)
+_LAST_PATIENCE_S = 30.0  # with a folder that fails at the end: readers would stay behind
 _RETRY_S = 1.0
 
 
