@@ -40,6 +40,7 @@ def job(folder, **settings):
     given = {
         "model_def": DEFINITION,
         "num_epochs": EPOCHS,
+        "without_teachers": "hard_labels",
         "shuffle": False,
         "snapshot_s": 0.3,
         "delta_dir": str(folder.parent / "deltas"),

@@ -52,7 +52,7 @@ def test_a_cut_is_one():
         (rows(r0=1.5, r1=1.5, r2=2, r3=2, r4=0.5, r5=0.5), "in 2 epochs"),
         ({"answers": [1.0, 1.0, 2.0, 2.0, 1.0, 0.0]}, "answers with other rows"),
         ({"ids": [5, 5, 0, 1, 2, 3]}, "a row is there twice"),
-        ({"ids": [9, 4, 0, 1, 2, 3]}, "there is a row of record 9"),
+        ({"ids": [9, 4, 0, 1, 2, 3]}, "of no record"),
         ({"ids": [-1, 4, 0, 1, 2, 3]}, "of no record"),
     ],
 )
