@@ -58,8 +58,8 @@ def analyze(
     values = {"training_data": ",".join(files), "data_reader_params": data_reader_params}
     settings = typed(ANALYZE, values)
     reader = open_reader(settings.training_data, **settings.data_reader_params)
+    records = sum(source.records for source in reader.sources())  # what is wrong is told at once
     if num_workers is None:
-        records = sum(source.records for source in reader.sources())
         fitting = min(len(os.sched_getaffinity(0)), records // PAYS)
         num_workers = fitting if fitting > 1 else 0
     if not num_workers:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.cli import analyze as command
 from edl.cli import main as cli
 from edl.common.errors import DataError, RecordError, UsageError
 from edl.data import analyze as module
@@ -310,3 +311,39 @@ def test_the_more_records_the_larger_the_shards():
     sizes = [shard_size([Source("a", count)]) for count in counts]
 
     assert sizes == [SHARD, SHARD, SHARD, SHARD, 2 * SHARD, 75 * SHARD]
+
+
+@pytest.mark.parametrize(("records", "cores", "workers"), [(4, 8, 0), (9, 8, 2), (90, 3, 3)])
+def test_workers_are_as_many_as_pay_and_as_there_are_cores(
+    tmp_path, monkeypatch, records, cores, workers
+):
+    """A job where it pays; no job where two workers would be too many."""
+    asked = []
+
+    def in_job(settings):
+        asked.append(settings)
+        return 1
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_in_job", in_job)
+    monkeypatch.setattr(module, "PAYS", 4)
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: range(cores))
+    np.save("a.npy", np.arange(records))
+
+    assert cli.run(["data", "analyze", "a.npy", "--vocabulary", "7"]) == (1 if workers else 0)
+    assert [each.num_workers for each in asked] == ([workers] if workers else [])
+    for each in asked:
+        assert each.training_data == str(tmp_path / "a.npy")
+        assert (each.output, each.vocabulary, each.num_ps) == (
+            str(tmp_path / "analysis.json"),
+            7,
+            0,
+        )
+
+
+def test_what_cannot_be_read_starts_no_job(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "_in_job", lambda _: pytest.fail("it was started"))
+    (tmp_path / "a.csv").write_text("")
+
+    assert cli.run(["data", "analyze", str(tmp_path / "a.csv"), "--num_workers", "2"]) == 1
+    assert "has no records" in capsys.readouterr().err
