@@ -1,0 +1,276 @@
+"""The source of functions and classes that were typed in a notebook or a script, as one module.
+
+A definition is a plain module (docs/model-zoo.md). Its functions are written there as they were
+typed, with the globals that they use: functions and classes likewise, or imported where they are
+installed; modules as imports; constants as they are. What cannot be written is refused in one
+sentence. Nothing is pickled: what is written can be read, compared and sent to another machine.
+
+An object of a module is written in front of whatever needs it when the module is run: a base class,
+a decorator, a default.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import symtable
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..common.errors import DefinitionError
+from .typed import Typed, literal, of_class, of_function, what
+
+_AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")  # scopes that run where they stand
+
+
+def module_text(parts: Mapping[str, object], about: str) -> str:
+    """Return the text of a module that has each of `parts` under its name, and what these use.
+
+    `about`: its docstring. Raises DefinitionError for what cannot be written.
+    """
+    module = _Module()
+    for name, part in parts.items():
+        module.add(name, part)
+    return module.text(about)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A function or a class, with the globals that it uses when the module runs, and later."""
+
+    text: str
+    now: frozenset[str]
+    later: frozenset[str]
+
+
+class _Module:
+    """A module that is made: imports, constants, functions and classes, other names of these."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, object] = {}  # by name, to see where it means two things
+        self._imports: set[str] = set()
+        self._constants: dict[str, str] = {}
+        self._pieces: dict[str, _Piece] = {}
+        self._aliases: dict[str, str] = {}
+        self._modules: set[str] = set()  # whose functions are written, and not imported
+        self._annotations_are_text = False
+
+    def add(self, name: str, part: object) -> None:
+        """Add a part of a definition under its name."""
+        home = getattr(inspect.unwrap(part), "__module__", None) if callable(part) else None
+        if home is not None and not _is_installed(home):
+            self._modules.add(home)
+        own = getattr(inspect.unwrap(part), "__name__", name) if callable(part) else name
+        made = _spec(part) if name == "optimizer" else ""
+        if made:
+            self._means[name] = part
+            self._imports.add("import edl.nn")
+            text = f"def optimizer():\n    return {made}"
+            self._pieces[name] = _Piece(text, frozenset(), frozenset())
+        elif own in (name, "<lambda>") or not isinstance(
+            inspect.unwrap(part),  # type: ignore[arg-type]
+            types.FunctionType | type,
+        ):
+            self._bind(name, part, f"{name} of the definition")
+        else:
+            self._bind(own, part, f"{name} of the definition")
+            self._means_one(name, part)
+            self._aliases[name] = own
+
+    def text(self, about: str) -> str:
+        """Return the whole module."""
+        blocks = [f'"""{about}"""']
+        if self._annotations_are_text:
+            blocks.append("from __future__ import annotations")
+        if self._imports:
+            blocks.append("\n".join(sorted(self._imports)))
+        if self._constants:
+            blocks.append("\n".join(f"{n} = {text}" for n, text in self._constants.items()))
+        blocks += [f"\n{self._pieces[name].text}" for name in self._in_order()]
+        if self._aliases:
+            blocks.append("\n" + "\n".join(f"{n} = {own}" for n, own in self._aliases.items()))
+        return "\n\n".join(blocks) + "\n"
+
+    def _means_one(self, name: str, value: object) -> bool:
+        """Note what a name means; return whether it did before. Raises where it means another."""
+        if name not in self._means:
+            self._means[name] = value
+            return False
+        before = self._means[name]
+        text = literal(value)
+        if before is not value and (text is None or literal(before) != text):
+            raise DefinitionError(
+                f"{name!r} means two things in this definition, {what(before)} and {what(value)}: "
+                "give one of them another name."
+            )
+        return True
+
+    def _bind(self, name: str, value: object, user: str) -> None:
+        """Give a name of the module its meaning. `user`: who needs it, for the errors."""
+        if self._means_one(name, value):
+            return
+        if isinstance(value, types.ModuleType):
+            self._imports.add(_import_of(name, value, user))
+        elif (text := literal(value)) is not None:
+            self._constants[name] = text
+        elif (source := self._source(name, value, user)) is not None:
+            self._write(name, source)
+        elif found := _where_installed(name, value):
+            self._imports.add(found)
+        else:
+            raise DefinitionError(
+                f"{user} cannot be written as source: {name} is {what(value)}, and only functions, "
+                "classes, modules and plain constants can: make it inside of a function, or put "
+                "the definition into a file and give its path."
+            )
+
+    def _source(self, name: str, value: object, user: str) -> Typed | None:
+        """Return what was typed of a function or a class; None: it is none, or is installed."""
+        inner = inspect.unwrap(value) if callable(value) else value
+        if not isinstance(inner, types.FunctionType | type):
+            return None
+        home = str(inner.__module__)
+        if home not in self._modules and _is_installed(home):
+            return None
+        if isinstance(inner, type):
+            return of_class(inner, user)
+        return of_function(inner, name, user)
+
+    def _write(self, name: str, source: Typed) -> None:
+        now, later = _globals_of(source.text)
+        self._annotations_are_text |= source.annotations_are_text
+        self._pieces[name] = _Piece(source.text, frozenset(now), frozenset(later))
+        for used in sorted(now | later):
+            if used in source.scope and used != name:
+                self._bind(used, source.scope[used], f"{name}, which uses {used},")
+        for line in _submodules(source.text, source.scope):
+            self._imports.add(line)
+
+    def _in_order(self) -> Iterator[str]:
+        """Yield the pieces in an order in which the module can run."""
+        done: set[str] = set()
+
+        def emit(name: str) -> Iterator[str]:
+            if name in done or name not in self._pieces:
+                return
+            done.add(name)
+            for needed in sorted(self._pieces[name].now):
+                yield from emit_all(needed, {name})
+            yield name
+
+        def emit_all(name: str, seen: set[str]) -> Iterator[str]:
+            """Yield a piece that is called at once, with all that it uses then."""
+            if name in seen or name not in self._pieces:
+                return
+            seen.add(name)
+            for used in sorted(self._pieces[name].later):
+                yield from emit_all(used, seen)
+            yield from emit(name)
+
+        for name in self._pieces:
+            yield from emit(name)
+
+
+def _globals_of(text: str) -> tuple[set[str], set[str]]:
+    """Return the globals that a function or a class uses when it is defined, and later."""
+    now: set[str] = set()
+    later: set[str] = set()
+
+    def look(table: symtable.SymbolTable, at_once: bool) -> None:
+        for child in table.get_children():
+            runs = at_once and (child.get_type() == "class" or child.get_name() in _AT_ONCE)
+            names = {s.get_name() for s in child.get_symbols() if s.is_global()}
+            (now if runs else later).update(names)
+            look(child, runs)
+
+    top = symtable.symtable(text, "<definition>", "exec")
+    now.update(s.get_name() for s in top.get_symbols() if s.is_referenced())
+    look(top, True)
+    return now, later
+
+
+def _submodules(text: str, scope: Mapping[str, object]) -> Iterator[str]:
+    """Yield imports of modules that are used as attributes of their packages: xml.etree, say."""
+    for node in ast.walk(ast.parse(text)):
+        names = []
+        while isinstance(node, ast.Attribute):
+            names.append(node.attr)
+            node = node.value
+        if not names or not isinstance(node, ast.Name):
+            continue
+        found = scope.get(node.id)
+        for attribute in reversed(names):
+            inner = getattr(found, attribute, None) if _is_module(found) else None
+            if not _is_module(inner) or inner.__name__ != f"{found.__name__}.{attribute}":  # type: ignore[union-attr]
+                break
+            found = inner
+            yield f"import {found.__name__}"  # type: ignore[union-attr]
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, types.ModuleType)
+
+
+def _import_of(name: str, module: types.ModuleType, user: str) -> str:
+    """Return the line that imports a module under a name. Raises where none can."""
+    if module.__name__ == "__main__" or sys.modules.get(module.__name__) is not module:
+        raise DefinitionError(
+            f"{user} cannot be written as source: the module {name} cannot be imported by its "
+            "name: put it into a file on PYTHONPATH."
+        )
+    return f"import {module.__name__}" + ("" if name == module.__name__ else f" as {name}")
+
+
+def _is_installed(module: str) -> bool:
+    """Tell whether every Python of this machine can import a module, wherever it begins."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or top in sys.builtin_module_names or top == "edl":
+        return top != "__main__"
+    file = getattr(sys.modules.get(module) or sys.modules.get(top), "__file__", None)
+    places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    return file is not None and any(Path(file).is_relative_to(place) for place in places)
+
+
+def _where_installed(name: str, value: object) -> str:
+    """Return the import of an object from an installed module; "" where it is in none."""
+    own = str(getattr(value, "__module__", None) or "")
+    said = str(getattr(value, "__name__", None) or name)
+    homes = sorted(sys.modules, key=lambda home: (home != own, home.count("."), home))
+    for home in homes:
+        module = sys.modules[home]
+        for attribute in {said, name}:
+            inside = vars(module).get(attribute) if _is_module(module) else None
+            if inside is value and "._" not in f".{home}" and _is_installed(home):
+                renamed = "" if attribute == name else f" as {name}"
+                return f"from {home} import {attribute}{renamed}"
+    return ""
+
+
+def _spec(part: object) -> str:
+    """Return what makes an optimizer of edl.nn, or a schedule or table within; "" for others."""
+    import dataclasses
+
+    cls: Any = type(part)
+    if not dataclasses.is_dataclass(part) or not str(cls.__module__).startswith("edl.nn."):
+        return ""
+    given = []
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        if value != field.default:
+            text = _pairs(value) or _spec(value) or literal(value)
+            if text is None:
+                return ""
+            given.append(f"{field.name}={text}")
+    return f"edl.nn.{cls.__name__}({', '.join(given)})"
+
+
+def _pairs(value: object) -> str:
+    """Return the pairs of name and optimizer of a ByName; "" for what are none."""
+    if not isinstance(value, tuple) or not value or not isinstance(value[0], tuple):
+        return ""
+    return f"[{', '.join(f'({key!r}, {_spec(each)})' for key, each in value)}]"
