@@ -78,8 +78,8 @@ class Result:
 
         if not self.path and (self.checkpoint is None or is_local(self.checkpoint)):
             raise UsageError(
-                f"Job {self.name!r} was one of a cluster: go on with it by edl.train(resume=...) and "
-                "runtime, image and volumes as before; resume is a path of its pods, or a URL."
+                f"Job {self.name!r} was one of a cluster: go on with it by edl.train(resume=...), "
+                "a path of its pods or a URL, and with runtime, image and volumes as before."
             )
         return train(resume=self.status.get("resume") or self.path or self.checkpoint, **changes)
 

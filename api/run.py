@@ -48,11 +48,11 @@ def train(definition: object = None, **given: Any) -> Result:
     """
     if given.get("queue"):
         raise UsageError("--queue leaves the start to a scheduler: say edl.submit(...).result().")
-    with _wanted("train", definition, given) as wanted, wanted.followed() as (job, source):
+    with wanted("train", definition, given) as begun, begun.followed() as (job, source):
         from ..jobs.follow import follow
 
         try:
-            follow(source, open_screen(wanted.settings))
+            follow(source, open_screen(begun.settings))
         except JobError as error:
             raise job.failure(str(error)) from error
     return job.result()
@@ -64,8 +64,8 @@ def submit(definition: object = None, **given: Any) -> Job:
     With queue=True a scheduler is to start it. Raises UsageError and TypeError before anything is
     started; a definition that is not sound is told by the job (Job.result).
     """
-    with _wanted("submit", definition, given) as wanted:
-        return wanted.begin()
+    with wanted("submit", definition, given) as begun:
+        return begun.begin()
 
 
 def check(definition: object = None, data: object = None, **given: Any) -> list[Finding]:
@@ -106,7 +106,7 @@ def _in_files(
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """A job that is to begin: all of it was checked, and nothing is started."""
 
     settings: JobSettings
@@ -165,7 +165,7 @@ class _Wanted:
 
 
 @contextlib.contextmanager
-def _wanted(caller: str, definition: object, given: dict[str, Any]) -> Iterator[_Wanted]:
+def wanted(caller: str, definition: object, given: dict[str, Any]) -> Iterator[Wanted]:
     """Check all that was asked for, in the order of the command line."""
     what = asked(definition, given)
     check_names(caller, given)
@@ -179,7 +179,7 @@ def _wanted(caller: str, definition: object, given: dict[str, Any]) -> Iterator[
         if init is not None:
             check_begin(settings, before is not None, wishes is not None)
         _check(settings, before, wishes, kind, staged)
-        yield _Wanted(settings, before, init, wishes, kind, staged)
+        yield Wanted(settings, before, init, wishes, kind, staged)
 
 
 def _check(

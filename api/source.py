@@ -12,6 +12,7 @@ a decorator, a default.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import symtable
 import sys
@@ -253,8 +254,6 @@ def _where_installed(name: str, value: object) -> str:
 
 def _spec(part: object) -> str:
     """Return what makes an optimizer of edl.nn, or a schedule or table within; "" for others."""
-    import dataclasses
-
     cls: Any = type(part)
     if not dataclasses.is_dataclass(part) or not str(cls.__module__).startswith("edl.nn."):
         return ""
