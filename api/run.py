@@ -115,6 +115,7 @@ class Wanted:
     wishes: Wishes | None
     kind: str  # of its objects in a cluster
     staged: Staged
+    definition: str  # the text of one that was typed, for pods
 
     @property
     def job(self) -> Job:
@@ -155,7 +156,7 @@ class Wanted:
         from ..k8s.outside.job import connected
 
         with connected(self.settings.namespace) as api:
-            yield cluster.submit(api, self.settings, self.kind, self.wishes)
+            yield cluster.submit(api, self.settings, self.kind, self.wishes, self.definition)
 
     def _prepare(self) -> Callable[[Path], JobSettings] | None:
         """Return what puts the files of the job into its folder."""
@@ -178,30 +179,18 @@ def wanted(caller: str, definition: object, given: dict[str, Any]) -> Iterator[W
         settings, before = settled("train", *given_values(flags.pop("config"), flags))
         if init is not None:
             check_begin(settings, before is not None, wishes is not None)
-        _check(settings, before, wishes, kind, staged)
-        yield Wanted(settings, before, init, wishes, kind, staged)
+        _check(settings, before, wishes, kind)
+        text = ""
+        if settings.runtime == "kubernetes":
+            settings, text = staged.for_pods(settings)
+        yield Wanted(settings, before, init, wishes, kind, staged, text)
 
 
 def _check(
-    settings: JobSettings,
-    before: LocalJob | None,
-    wishes: Wishes | None,
-    kind: str,
-    staged: Staged,
+    settings: JobSettings, before: LocalJob | None, wishes: Wishes | None, kind: str
 ) -> None:
     """Refuse what does not go together. Raises UsageError."""
     if settings.runtime != "kubernetes" and kind != "auto":
         raise UsageError("--as is of jobs in a cluster: add --runtime kubernetes, or leave it out.")
     if before is not None and wishes is not None:
         raise UsageError("--queue is of a new job, not of a job that stands: leave it out.")
-    if settings.runtime != "kubernetes" or not staged.settings:
-        return
-    if data := [name for name in staged.settings if name in DATA]:
-        raise UsageError(
-            f"{data[0]} is in the memory of this process, which no pod can read: write it where "
-            "pods can, and give that path or URL."
-        )
-    raise UsageError(
-        "The definition was typed here, and pods have what is in their image: write it into a file "
-        "(edl.Definition(...).text), build an image (`edl zoo build`) and give its path there."
-    )

@@ -17,8 +17,11 @@ from typing import Self
 from ..common import paths
 from ..common.errors import UsageError
 from ..common.settings import JobSettings
+from ..k8s import objects
 from . import memory
 from .definition import text_of
+
+_MOST_NBYTES = (1 << 20) - 4096  # of a ConfigMap, all of it
 
 
 class Staged:
@@ -74,6 +77,29 @@ class Staged:
             shutil.move(path, target)
             moved[name] = str(target.absolute())
         return dataclasses.replace(settings, **moved)  # type: ignore[arg-type]
+
+    def for_pods(self, settings: JobSettings) -> tuple[JobSettings, str]:
+        """Return the settings by which pods find the definition, and its text; "": none is here.
+
+        Raises UsageError for data, and for a text that no ConfigMap holds.
+        """
+        if data := [name for name in self._files if name != "model_def"]:
+            raise UsageError(
+                f"{data[0]} is in the memory of this process, which no pod can read: write it "
+                "where pods can, and give that path or URL."
+            )
+        if not self._files:
+            return settings, ""
+        text = self._files["model_def"].read_text(encoding="utf-8")
+        if len(text.encode()) > _MOST_NBYTES:
+            raise UsageError(
+                "The definition has more than 1 MiB as source, and no ConfigMap holds that: put it "
+                "into the image (`edl zoo build`), and give its path there."
+            )
+        volumes = [settings.volume, objects.definition_volume(settings.job_name)]
+        volume = ";".join(filter(None, volumes))
+        named = dataclasses.replace(settings, model_def=objects.DEFINITION, volume=volume)
+        return named, text
 
     def _path(self, setting: str, name: str) -> Path:
         if self._folder is None:

@@ -22,6 +22,7 @@ from edl.common.settings import JobSettings
 from edl.jobs import reap
 from edl.jobs.local import LocalJob
 from edl.jobs.wait import TooLate
+from edl.k8s import job as edljob
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -190,10 +191,58 @@ def test_what_is_refused_leaves_nothing(home: Path) -> None:
     assert [] == list(home.iterdir())
 
 
-def test_a_typed_definition_and_data_in_memory_do_not_go_to_pods(server: ApiServer) -> None:
-    flags: dict[str, Any] = {"runtime": "kubernetes", "image": "mine", "job_name": "demo"}
+CLUSTER: dict[str, Any] = {"runtime": "kubernetes", "image": "mine", "job_name": "demo"}
+
+
+@pytest.mark.parametrize("kind", ["job", "edljob"])
+def test_a_typed_definition_goes_to_pods_as_the_jobs_own_config_map(
+    server: ApiServer, edljobs: None, kind: str
+) -> None:
+    edl.submit(
+        **PARTS, training_data="/data", volume="claim_name=c,mount_path=/data", kind=kind, **CLUSTER
+    )
+
+    top = server.objects["edljobs", "demo"] if kind == "edljob" else the_job(server)
+    found = server.objects["configmaps", "edl-demo-definition"]
+    assert "def feed(records" in found["data"]["definition.py"]
+    assert [top["metadata"]["uid"]] == [r["uid"] for r in found["metadata"]["ownerReferences"]]
+    if kind == "edljob":
+        wanted = edljob.wanted(top)
+        settings, templates = wanted.settings, wanted.templates
+    else:
+        data = server.objects["configmaps", "edl-demo"]["data"]
+        settings = JobSettings.from_json(data["settings.json"])
+        templates = json.loads(data["templates.json"])
+    assert "/definition/definition.py" == settings.model_def
+    for role in ("master", "worker", "ps"):
+        spec = templates[role]["spec"]
+        name = {"configMap": {"name": "edl-demo-definition"}}
+        (volume,) = [v for v in spec["volumes"] if name.items() <= v.items()]
+        mounts = spec["containers"][0]["volumeMounts"]
+        assert {"name": volume["name"], "mountPath": "/definition"} in mounts
+
+
+def test_a_job_is_taken_back_where_its_definition_cannot_go(server: ApiServer) -> None:
+    server.unknown.discard("edljobs")
+    server.forbidden = {("create", "configmaps")}
+
+    with pytest.raises(edl.EdlError, match="may not create configmaps"):
+        edl.submit(**PARTS, training_data="/data", kind="edljob", **CLUSTER)
+
+    assert ("edljobs", "demo") not in server.objects
+
+
+def test_another_jobs_definition_is_not_allowed(server: ApiServer, edljobs: None) -> None:
+    volume = "config_map=edl-other-definition,mount_path=/definition"
+    edl.submit("iris", training_data="/data", volume=volume, kind="edljob", **CLUSTER)
+
+    with pytest.raises(edl.UsageError, match="configMaps: edl-other-definition"):
+        edljob.wanted(server.objects["edljobs", "demo"])
+
+
+def test_data_in_memory_does_not_go_to_pods(server: ApiServer) -> None:
     with pytest.raises(edl.UsageError, match="training_data is in the memory of this process"):
-        edl.submit(**PARTS, training_data={"a": [1]}, **flags)
+        edl.submit(**PARTS, training_data={"a": [1]}, **CLUSTER)
 
     assert [] == [path for method, path in server.requests if method == "POST"]
 
