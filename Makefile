@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 # Long soaks are run by hand: .venv/bin/python -m pytest -m slow -s tests/chaos
 MARKS := not slow and not gpu and not k8s
 # For fast: the pure state machines and parsers. No job, no server, and the few kernels of data/ only.
-FAST := $(addprefix tests/unit/, goodput chaos/test_schedule.py chaos/test_injector.py \
+FAST := $(addprefix tests/unit/, api goodput chaos/test_schedule.py chaos/test_injector.py \
 	$(patsubst %,adaptive/test_%.py, env epoch positions profile scaling_rules values) \
 	$(patsubst %,benchmarks/test_%.py, faults model page pauses) \
 	$(patsubst %,cli/test_%.py, docs next_command view) \

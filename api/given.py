@@ -39,7 +39,7 @@ def check_names(caller: str, given: Mapping[str, Any]) -> None:
 def flags_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values by the settings' names, each as a flag or a job file would say it.
 
-    (MIN, MAX) workers are MAX, of which MIN are enough to begin with in a cluster or a queue.
+    (MIN, MAX) workers are MAX, of which MIN are enough to begin with.
     """
     flags: dict[str, Any] = {}
     for spelled, value in given.items():
@@ -68,6 +68,4 @@ def _bounds(flags: dict[str, Any]) -> None:
         if name == "num_teachers":
             flags[name] = f"{value[0]}:{value[1]}"
             continue
-        flags[name] = value[1]
-        if flags.get("runtime") == "kubernetes" or flags.get("queue"):
-            flags["min_workers"] = value[0]
+        flags["min_workers"], flags[name] = value

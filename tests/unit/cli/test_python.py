@@ -55,7 +55,7 @@ def data(tmp_path: Path) -> str:
     [
         ({"num_workers": 3, "use_async": True}, ["--num_workers", "3", "--use_async"]),
         ({"shuffle": False, "lease_s": 2.5}, ["--no_shuffle", "--lease-s", "2.5"]),
-        ({"num_workers": (1, 8)}, ["--num_workers", "8"]),
+        ({"num_workers": (1, 8)}, ["--num_workers", "8", "--min_workers", "1"]),
         ({"num_teachers": (1, 4)}, ["--num_teachers", "1:4"]),
         ({"batch_size": 32, "epochs": 4}, ["--minibatch_size", "32", "--num_epochs", "4"]),
         (
@@ -106,7 +106,7 @@ def test_a_job_file_is_read_and_arguments_go_before_it(data: str, tmp_path: Path
         ({"num_workers": 0}, ["--num_workers=0"]),
         ({"num_workers": "many"}, ["--num_workers=many"]),
         ({"strategy": "alreduce"}, ["--strategy=alreduce"]),
-        ({"min_workers": 2}, ["--min_workers=2"]),
+        ({"image": "mine"}, ["--image=mine"]),
         ({"job_name": "No Name"}, ["--job_name=No Name"]),
         ({"runtime": "kubernetes"}, ["--runtime=kubernetes"]),
         ({"training_data": "/no/such/file"}, ["--training_data=/no/such/file"]),
