@@ -100,9 +100,15 @@ def of_function(function: types.FunctionType, name: str, user: str) -> Typed:
 def of_class(cls: type, user: str) -> Typed:
     """Return a class, with its decorators. Raises DefinitionError."""
     methods = [each for each in map(_function_of, vars(cls).values()) if each is not None]
-    for each in methods:
+    mine = [
+        each  # and none that others have made, of a dataclass or a NamedTuple for example
+        for each in methods
+        if each.__module__ == cls.__module__
+        and each.__qualname__.startswith(f"{cls.__qualname__}.")
+        and linecache.getlines(each.__code__.co_filename, each.__globals__)
+    ]
+    for each in mine:
         _refuse_closure(each, user)
-    mine = [each for each in methods if each.__qualname__.startswith(f"{cls.__qualname__}.")]
     name = cls.__qualname__.rpartition(".")[2]
     for lines in _texts(cls, mine):
         text = "".join(lines)

@@ -193,6 +193,27 @@ def test_a_class_without_methods_is_that_of_the_last_cell(cells: Any) -> None:
     assert 2 == run(module_text({"model": typed["model"]}, "-"))["model"]()
 
 
+def test_a_class_whose_methods_were_made_by_others_is_written(cells: Any) -> None:
+    cells("from dataclasses import dataclass, field\nfrom enum import Enum\n")
+    cells("from typing import NamedTuple\n")
+    cells("class Kind(Enum):\n    A = 1\n\nclass Pair(NamedTuple):\n    x: int\n    y: int = 2\n")
+    typed = cells(
+        """
+@dataclass(frozen=True)
+class Sizes:
+    width: int = 3
+    names: list[str] = field(default_factory=list)
+
+def model():
+    return Sizes(4), Kind.A, Pair(1)
+"""
+    )
+
+    sizes, kind, pair = run(module_text({"model": typed["model"]}, "-"))["model"]()
+
+    assert ((4, []), "A", (1, 2)) == ((sizes.width, sizes.names), kind.name, pair)
+
+
 def test_a_lambda_is_written_where_it_is_to_be_told_from_others(cells: Any) -> None:
     typed = cells("one, two = lambda x: x + 1, lambda x: x * 2\nsame = [lambda: 1, lambda: 1]\n")
 
