@@ -27,7 +27,7 @@ def is_place(data: object) -> bool:
 
 def place_of(data: object) -> str:
     """Return paths and URLs as the command line takes them."""
-    several = data if isinstance(data, list | tuple) else [data]
+    several: Any = data if isinstance(data, list | tuple) else [data]
     return ",".join(os.fspath(each) for each in several)
 
 

@@ -13,8 +13,6 @@ from ..jobs.job import Status
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..serve.export_format import Exported
-
 
 @dataclass(frozen=True)
 class Result:
@@ -59,8 +57,8 @@ class Result:
 
         return load(self._reachable(), **options)
 
-    def export(self, out: str | Path, *forms: str, **wish: Any) -> Exported:
-        """Write the model into a new folder or URL, as `edl export` does, for who has no job.
+    def export(self, out: str | Path, *forms: str, **wish: Any) -> dict[str, Any]:
+        """Write the model into a new folder or URL, as `edl export` does; return its manifest.
 
         `forms`: torch (unless said), onnx, rows, embedding. `wish`: rows_dtype, rows,
         inside_nbytes.

@@ -45,8 +45,8 @@ class _Piece:
     """A function or a class, with the globals that it uses when the module runs, and later."""
 
     text: str
-    now: frozenset[str]
-    later: frozenset[str]
+    now: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
 
 
 class _Module:
@@ -57,31 +57,16 @@ class _Module:
         self._imports: set[str] = set()
         self._constants: dict[str, str] = {}
         self._pieces: dict[str, _Piece] = {}
-        self._aliases: dict[str, str] = {}
-        self._modules: set[str] = set()  # whose functions are written, and not imported
         self._annotations_are_text = False
 
     def add(self, name: str, part: object) -> None:
         """Add a part of a definition under its name."""
-        home = getattr(inspect.unwrap(part), "__module__", None) if callable(part) else None
-        if home is not None and not _is_installed(home):
-            self._modules.add(home)
-        own = getattr(inspect.unwrap(part), "__name__", name) if callable(part) else name
-        made = _spec(part) if name == "optimizer" else ""
-        if made:
+        if name == "optimizer" and (made := _spec(part)):
             self._means[name] = part
             self._imports.add("import edl.nn")
-            text = f"def optimizer():\n    return {made}"
-            self._pieces[name] = _Piece(text, frozenset(), frozenset())
-        elif own in (name, "<lambda>") or not isinstance(
-            inspect.unwrap(part),  # type: ignore[arg-type]
-            types.FunctionType | type,
-        ):
-            self._bind(name, part, f"{name} of the definition")
+            self._pieces[name] = _Piece(f"def optimizer():\n    return {made}")
         else:
-            self._bind(own, part, f"{name} of the definition")
-            self._means_one(name, part)
-            self._aliases[name] = own
+            self._bind(name, part, f"{name} of the definition")
 
     def text(self, about: str) -> str:
         """Return the whole module."""
@@ -93,8 +78,6 @@ class _Module:
         if self._constants:
             blocks.append("\n".join(f"{n} = {text}" for n, text in self._constants.items()))
         blocks += [f"\n{self._pieces[name].text}" for name in self._in_order()]
-        if self._aliases:
-            blocks.append("\n" + "\n".join(f"{n} = {own}" for n, own in self._aliases.items()))
         return "\n\n".join(blocks) + "\n"
 
     def _means_one(self, name: str, value: object) -> bool:
@@ -119,8 +102,15 @@ class _Module:
             self._imports.add(_import_of(name, value, user))
         elif (text := literal(value)) is not None:
             self._constants[name] = text
-        elif (source := self._source(name, value, user)) is not None:
-            self._write(name, source)
+        elif (inner := _typed(value)) is not None:
+            own = name if inner.__name__ == "<lambda>" else inner.__name__
+            if own != name:  # it has another name besides
+                self._bind(own, value, user)
+                self._pieces[name] = _Piece(f"{name} = {own}", frozenset((own,)))
+            elif isinstance(inner, type):
+                self._write(name, of_class(inner, user))
+            else:
+                self._write(name, of_function(inner, name, user, _depth(value)))
         elif found := _where_installed(name, value):
             self._imports.add(found)
         else:
@@ -129,18 +119,6 @@ class _Module:
                 "classes, modules and plain constants can: make it inside of a function, or put "
                 "the definition into a file and give its path."
             )
-
-    def _source(self, name: str, value: object, user: str) -> Typed | None:
-        """Return what was typed of a function or a class; None: it is none, or is installed."""
-        inner = inspect.unwrap(value) if callable(value) else value
-        if not isinstance(inner, types.FunctionType | type):
-            return None
-        home = str(inner.__module__)
-        if home not in self._modules and _is_installed(home):
-            return None
-        if isinstance(inner, type):
-            return of_class(inner, user)
-        return of_function(inner, name, user)
 
     def _write(self, name: str, source: Typed) -> None:
         now, later = _globals_of(source.text)
@@ -177,6 +155,22 @@ class _Module:
             yield from emit(name)
 
 
+def _typed(value: object) -> types.FunctionType | type | None:
+    """Return a function or a class that is to be written, without its decorators; None: none is."""
+    inner = inspect.unwrap(value) if callable(value) else value
+    if not isinstance(inner, types.FunctionType | type) or _is_installed(str(inner.__module__)):
+        return None
+    return inner
+
+
+def _depth(value: object) -> int:
+    """Return how many functions are around a function, as decorators make them."""
+    depth = 0
+    while (value := getattr(value, "__wrapped__", None)) is not None:
+        depth += 1
+    return depth
+
+
 def _globals_of(text: str) -> tuple[set[str], set[str]]:
     """Return the globals that a function or a class uses when it is defined, and later."""
     now: set[str] = set()
@@ -204,13 +198,13 @@ def _submodules(text: str, scope: Mapping[str, object]) -> Iterator[str]:
             node = node.value
         if not names or not isinstance(node, ast.Name):
             continue
-        found = scope.get(node.id)
+        found: Any = scope.get(node.id)
         for attribute in reversed(names):
-            inner = getattr(found, attribute, None) if _is_module(found) else None
-            if not _is_module(inner) or inner.__name__ != f"{found.__name__}.{attribute}":  # type: ignore[union-attr]
+            inner: Any = getattr(found, attribute, None) if _is_module(found) else None
+            if not _is_module(inner) or inner.__name__ != f"{found.__name__}.{attribute}":
                 break
             found = inner
-            yield f"import {found.__name__}"  # type: ignore[union-attr]
+            yield f"import {found.__name__}"
 
 
 def _is_module(value: object) -> bool:

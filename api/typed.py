@@ -81,8 +81,11 @@ def _literal(value: object) -> str | None:
     return made if isinstance(value, set) else f"frozenset({made if items else ''})"
 
 
-def of_function(function: types.FunctionType, name: str, user: str) -> Typed:
-    """Return a function, with its decorators; a lambda gets the name. Raises DefinitionError."""
+def of_function(function: types.FunctionType, name: str, user: str, depth: int = 0) -> Typed:
+    """Return a function, with its decorators; a lambda gets the name. Raises DefinitionError.
+
+    `depth`: so many functions are around it, which its decorators must have made.
+    """
     code = function.__code__
     _refuse_closure(function, user)
     try:
@@ -93,6 +96,11 @@ def of_function(function: types.FunctionType, name: str, user: str) -> Typed:
         text = f"{name} = {_lambda(function, user)}"
     else:
         _check_same(text, function, user)
+    if depth > len(getattr(_parsed(text).body[0], "decorator_list", ())):
+        raise DefinitionError(
+            f"{user} cannot be written as source: there is another function around "
+            f"{function.__name__}, which its source does not say: write that as a decorator."
+        )
     as_text = bool(code.co_flags & _FUTURE_ANNOTATIONS)
     return Typed(text.rstrip(), function.__globals__, as_text)
 
@@ -112,7 +120,8 @@ def of_class(cls: type, user: str) -> Typed:
     name = cls.__qualname__.rpartition(".")[2]
     for lines in _texts(cls, mine):
         text = "".join(lines)
-        nodes = [node for node in ast.walk(_parsed(text)) if _is_class(node, name)]
+        nodes = [each for each in ast.walk(_parsed(text)) if isinstance(each, ast.ClassDef)]
+        nodes = [node for node in nodes if node.name == name]
         inside = [n for n in nodes if all(_has(n, each.__code__.co_firstlineno) for each in mine)]
         if inside:
             node = inside[-1]
@@ -154,12 +163,8 @@ def _parsed(text: str) -> ast.Module:
         return ast.Module(body=[], type_ignores=[])
 
 
-def _is_class(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.ClassDef) and node.name == name
-
-
-def _has(node: ast.AST, line: int) -> bool:
-    return bool(node.lineno <= line <= (node.end_lineno or 0))  # type: ignore[attr-defined]
+def _has(node: ast.ClassDef, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or 0)
 
 
 def _refuse_closure(function: types.FunctionType, user: str) -> None:

@@ -51,11 +51,11 @@ def evil(text: str) -> dict[str, Any]:
 
 
 def test_a_table_says_what_a_status_says() -> None:
-    shown = parsed(table(evil("x")))
+    shown = parsed(table({**evil("x"), "message": "why"}))
 
     assert {"table", "tr", "th", "td"} == shown.tags
     assert "metrics" not in shown.text
-    for text in ("state", "x: x", "1 records", "x 0.5000", "quarantined", "workers1"):
+    for text in ("state", "x: why", "1 records", "x 0.5000", "quarantined", "workers1"):
         assert text in shown.text
 
 

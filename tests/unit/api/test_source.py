@@ -130,6 +130,24 @@ def e(x=a()):
     assert 7 == run(module_text({"e": typed["e"]}, "-"))["e"]()
 
 
+def test_another_name_of_a_function_is_written_as_one(cells: Any) -> None:
+    typed = cells(
+        "def f(x):\n    return x + 1\ng = h = f\ndef feed(x, y=h(1)):\n    return g(x), y\n"
+    )
+
+    made = run(module_text({"feed": typed["feed"], "loss": typed["g"]}, "-"))
+
+    assert ((6, 2), made["f"]) == (made["feed"](5), made["loss"])
+
+
+def test_a_function_within_another_is_refused_unless_its_source_says_so(cells: Any) -> None:
+    cells("import functools\ndef f():\n    return 1\n")
+    typed = cells("g = functools.cache(f)\ndef feed():\n    return g()\n")
+
+    with pytest.raises(DefinitionError, match="there is another function around f, which"):
+        module_text({"feed": typed["feed"]}, "-")
+
+
 def test_functions_that_call_each_other_are_written_once(cells: Any) -> None:
     typed = cells(
         """
