@@ -52,7 +52,10 @@ def train(definition: object = None, **given: Any) -> Result:
         from ..jobs.follow import follow
 
         try:
-            follow(source, open_screen(begun.settings))
+            follow(
+                source,
+                open_screen(begun.settings if job.path is None else JobSettings.of_job(job.path)),
+            )
         except JobError as error:
             raise job.failure(str(error)) from error
     return job.result()

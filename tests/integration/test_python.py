@@ -164,7 +164,7 @@ threading.Thread(target=interrupt, daemon=True).start()
 given = {**GIVEN, "num_epochs": 5000, "job_name": "mine"}
 result = edl.train(DEFINITION, training_data=arrays(0, 600), **given)
 print(result.exit_code, 0 < result.status["records_done"] < 3_000_000)
-result = result.resume(max_steps=result.status["version"] + 5)
+result = result.resume(num_epochs=result.status["epoch"] + 1)
 print(result.exit_code, result.name)
 """
 
