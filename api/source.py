@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import linecache
 import symtable
 import sys
 import sysconfig
@@ -26,6 +27,8 @@ from typing import Any
 from ..common.errors import DefinitionError
 from .typed import Typed, literal, of_class, of_function, what
 
+Place = tuple[int, int, float]  # what was typed first is the least
+_LAST = 2, 0, 0.0
 _AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")  # scopes that run where they stand
 
 
@@ -45,6 +48,7 @@ class _Piece:
     """A function or a class, with the globals that it uses when the module runs, and later."""
 
     text: str
+    place: Place
     now: frozenset[str] = frozenset()
     later: frozenset[str] = frozenset()
 
@@ -64,7 +68,7 @@ class _Module:
         if name == "optimizer" and (made := _spec(part)):
             self._means[name] = part
             self._imports.add("import edl.nn")
-            self._pieces[name] = _Piece(f"def optimizer():\n    return {made}")
+            self._pieces[name] = _Piece(f"def optimizer():\n    return {made}", _LAST)
         else:
             self._bind(name, part, f"{name} of the definition")
 
@@ -106,11 +110,13 @@ class _Module:
             own = name if inner.__name__ == "<lambda>" else inner.__name__
             if own != name:  # it has another name besides
                 self._bind(own, value, user)
-                self._pieces[name] = _Piece(f"{name} = {own}", frozenset((own,)))
+                place = self._pieces[own].place if own in self._pieces else _LAST
+                self._pieces[name] = _Piece(f"{name} = {own}", place, frozenset((own,)))
             elif isinstance(inner, type):
-                self._write(name, of_class(inner, user))
+                self._write(name, inner.__module__, of_class(inner, user))
             else:
-                self._write(name, of_function(inner, name, user, _depth(value)))
+                typed = of_function(inner, name, user, _depth(value))
+                self._write(name, inner.__module__, typed)
         elif found := _where_installed(name, value):
             self._imports.add(found)
         else:
@@ -120,10 +126,11 @@ class _Module:
                 "the definition into a file and give its path."
             )
 
-    def _write(self, name: str, source: Typed) -> None:
+    def _write(self, name: str, module: str, source: Typed) -> None:
         now, later = _globals_of(source.text)
         self._annotations_are_text |= source.annotations_are_text
-        self._pieces[name] = _Piece(source.text, frozenset(now), frozenset(later))
+        place = _place(module, source.file, source.line)
+        self._pieces[name] = _Piece(source.text, place, frozenset(now), frozenset(later))
         for used in sorted(now | later):
             if used in source.scope and used != name:
                 self._bind(used, source.scope[used], f"{name}, which uses {used},")
@@ -131,28 +138,52 @@ class _Module:
             self._imports.add(line)
 
     def _in_order(self) -> Iterator[str]:
-        """Yield the pieces in an order in which the module can run."""
+        """Yield the pieces in an order in which the module can run.
+
+        That is the order in which they were typed, for so they ran. But what was typed anew since,
+        below what needs it at once, is pulled up, with all that it uses then.
+        """
         done: set[str] = set()
+        under_way: set[str] = set()
 
         def emit(name: str) -> Iterator[str]:
-            if name in done or name not in self._pieces:
+            if name in done or name in under_way or name not in self._pieces:
                 return
+            under_way.add(name)
+            for needed in sorted(self._pieces[name].now - done):
+                for used in sorted(self._reached(needed, later=True)):
+                    if not self._reached(used) & under_way:
+                        yield from emit(used)
+                yield from emit(needed)
+            under_way.remove(name)
             done.add(name)
-            for needed in sorted(self._pieces[name].now):
-                yield from emit_all(needed, {name})
             yield name
 
-        def emit_all(name: str, seen: set[str]) -> Iterator[str]:
-            """Yield a piece that is called at once, with all that it uses then."""
-            if name in seen or name not in self._pieces:
-                return
-            seen.add(name)
-            for used in sorted(self._pieces[name].later):
-                yield from emit_all(used, seen)
+        for name in sorted(self._pieces, key=lambda each: self._pieces[each].place):
             yield from emit(name)
 
-        for name in self._pieces:
-            yield from emit(name)
+    def _reached(self, name: str, later: bool = False) -> set[str]:
+        """Return the pieces that a piece uses at once, or that it uses at all; not itself."""
+        found: set[str] = set()
+        ahead = [name]
+        while ahead:
+            piece = self._pieces.get(ahead.pop())
+            used = (piece.now | piece.later if later else piece.now) if piece else frozenset()
+            ahead += used - found
+            found |= used
+        return found - {name}
+
+
+def _place(module: str, file: str, line: float) -> Place:
+    """Return where something was typed, as a place in the order of that.
+
+    A module is there before whoever imports it, and of cells those that ran first.
+    """
+    if module != "__main__":
+        modules = list(sys.modules)
+        return 0, modules.index(module) if module in modules else len(modules), line
+    files = list(linecache.cache)
+    return 1, files.index(file) if file in files else len(files), line
 
 
 def _typed(value: object) -> types.FunctionType | type | None:

@@ -32,7 +32,9 @@ class Typed:
 
     text: str
     scope: Mapping[str, object]
-    annotations_are_text: bool = False
+    annotations_are_text: bool
+    file: str
+    line: int
 
 
 def what(value: object) -> str:
@@ -102,7 +104,8 @@ def of_function(function: types.FunctionType, name: str, user: str, depth: int =
             f"{function.__name__}, which its source does not say: write that as a decorator."
         )
     as_text = bool(code.co_flags & _FUTURE_ANNOTATIONS)
-    return Typed(text.rstrip(), function.__globals__, as_text)
+    place = code.co_filename, code.co_firstlineno
+    return Typed(text.rstrip(), function.__globals__, as_text, *place)
 
 
 def of_class(cls: type, user: str) -> Typed:
@@ -118,7 +121,8 @@ def of_class(cls: type, user: str) -> Typed:
     for each in mine:
         _refuse_closure(each, user)
     name = cls.__qualname__.rpartition(".")[2]
-    for lines in _texts(cls, mine):
+    for file in _files(cls, mine):
+        lines = linecache.getlines(file, mine[0].__globals__ if mine else None)
         text = "".join(lines)
         nodes = [each for each in ast.walk(_parsed(text)) if isinstance(each, ast.ClassDef)]
         nodes = [node for node in nodes if node.name == name]
@@ -129,21 +133,20 @@ def of_class(cls: type, user: str) -> Typed:
             found = textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
             scope = mine[0].__globals__ if mine else vars(sys.modules[cls.__module__])
             flags = mine[0].__code__.co_flags if mine else 0
-            return Typed(found.rstrip(), scope, bool(flags & _FUTURE_ANNOTATIONS))
+            as_text = bool(flags & _FUTURE_ANNOTATIONS)
+            return Typed(found.rstrip(), scope, as_text, file, first)
     raise _lost(user, f"the source of the class {name}")
 
 
-def _texts(cls: type, methods: list[types.FunctionType]) -> Iterator[list[str]]:
-    """Yield the texts that may have the class: that of a method, its module's, the cells'."""
+def _files(cls: type, methods: list[types.FunctionType]) -> Iterator[str]:
+    """Yield the files that may have the class: that of a method, its module's, the cells."""
     if methods:
-        yield linecache.getlines(methods[0].__code__.co_filename, methods[0].__globals__)
+        yield methods[0].__code__.co_filename
         return
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    if file:
-        yield linecache.getlines(file)
+    if file := getattr(sys.modules.get(cls.__module__), "__file__", None):
+        yield file
     cells = [name for name in linecache.cache if "ipython-input" in name or "ipykernel_" in name]
-    for cell in reversed(cells):  # the last that was run
-        yield linecache.getlines(cell)
+    yield from reversed(cells)  # the last that was run
 
 
 def _function_of(value: object) -> types.FunctionType | None:

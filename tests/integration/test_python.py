@@ -99,7 +99,7 @@ def notebook() -> Iterator[Callable[[str], dict[str, Any]]]:
         name = f"<ipython-input-{len(cells)}-0123456789ab>"
         cells.append(name)
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-        exec(compile(text, name, "exec"), vars(main))  # noqa: S102
+        exec(compile(text, name, "exec", dont_inherit=True), vars(main))  # noqa: S102
         return vars(main)
 
     yield run
