@@ -412,8 +412,6 @@ def test_the_same_call_submits_to_a_cluster_and_attaches_to_it(
     add_pod(server, "master")
     say(server, {**status, "job_name": "demo", "quarantined": []})
     job.scale(workers=5)
-    job.suspend()
-    job.resume()
     assert job.path is None
     say(server, {**status, "job_name": "demo", "state": "done", "exit_code": 0})
     result = edl.job("demo", namespace="lab", runtime="kubernetes").result(30.0)
@@ -422,3 +420,17 @@ def test_the_same_call_submits_to_a_cluster_and_attaches_to_it(
         result.load_model()
     with pytest.raises(edl.UsageError, match="was one of a cluster"):
         result.resume()
+
+
+def test_a_job_of_a_cluster_is_suspended_and_goes_on(server: ApiServer, edljobs: None) -> None:
+    job = edl.submit("iris", training_data="/data", job_volume="claim_name=c", **CLUSTER)
+    spec = server.objects["edljobs", "demo"]["spec"]
+
+    job.suspend()
+    suspended = spec.get("suspend"), server.objects["edljobs", "demo"]["spec"]["suspend"]
+    job.resume()
+
+    assert ((None, True), False) == (
+        suspended,
+        server.objects["edljobs", "demo"]["spec"]["suspend"],
+    )
