@@ -154,23 +154,15 @@ class Job:
         code = int(status.get("exit_code") or JobError.exit_code)
         if code == UsageError.exit_code and "records_done" not in status:
             return UsageError(reason)  # nothing has begun, as of `edl train`
-        return JobFailed(self._where, reason, code, self._last_words())
+        return JobFailed(self._where(), reason, code, _last_words(self))
 
-    @property
     def _where(self) -> str:
+        """Return the name with the flags by which a command finds the job."""
         try:
             with self._found() as (_, job):
                 return job.where
         except EdlError:
             return self.name  # it is gone meanwhile
-
-    def _last_words(self) -> str:
-        """Return the end of the logs of its workers, or of its master; "" where there are none."""
-        for role in ("worker", "master"):
-            with contextlib.suppress(EdlError):
-                if lines := list(self.logs(role, tail=_TAIL)):
-                    return "\n".join(lines)
-        return ""
 
     # -- what is done to it
 
@@ -227,6 +219,15 @@ class Job:
             if not self.done():
                 self.stop()
                 self.wait()
+
+
+def _last_words(job: Job) -> str:
+    """Return the end of the logs of a job's workers, or of its master; "" where there are none."""
+    for role in ("worker", "master"):
+        with contextlib.suppress(EdlError):
+            if lines := list(job.logs(role, tail=_TAIL)):
+                return "\n".join(lines)
+    return ""
 
 
 def job(name: str | None = None, runtime: str | None = None, namespace: str = "") -> Job:
