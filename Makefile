@@ -11,7 +11,7 @@ MARKS := not slow and not gpu and not k8s
 # Tests that start processes and strike them are tried once more, and named: who needs it is mended.
 AGAIN := --reruns 1 -rsR
 # For fast: the pure state machines and parsers. No job, no server, and the few kernels of data/ only.
-FAST := $(addprefix tests/unit/, goodput chaos/test_schedule.py chaos/test_injector.py \
+FAST := $(addprefix tests/unit/, api goodput chaos/test_schedule.py chaos/test_injector.py \
 	$(patsubst %,adaptive/test_%.py, env epoch positions profile scaling_rules values) \
 	$(patsubst %,benchmarks/test_%.py, faults model page pauses) \
 	$(patsubst %,cli/test_%.py, docs next_command view) \

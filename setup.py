@@ -9,6 +9,7 @@ from setuptools.command.build_py import build_py
 
 FOLDERS = [
     "adaptive",
+    "api",
     "chaos",
     "cli",
     "common",

@@ -1,19 +1,27 @@
-"""`edl train --init_dense --init_rows`: a job begins with what was trained elsewhere."""
+"""How a job begins: its settings, the values that it begins with, its place in the queue.
+
+Whoever starts jobs comes by here: the command line, and `edl.train` in Python (api/run.py).
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..common import paths
 from ..common.errors import UsageError
+from ..common.resolve import resolve
 from ..common.settings import JobSettings
 from .checkpoint import values_from
 
 if TYPE_CHECKING:
+    from ..jobs.local import LocalJob
+    from ..jobs.queue import Wishes
     from ..serve.make import Given
 
 
@@ -71,3 +79,55 @@ def begin_with(settings: JobSettings, given: Given, folder: Path) -> JobSettings
     where, threshold = folder / "begin", settings.table_threshold
     make(definition, given, where, threshold_bytes=threshold, seed=settings.seed)
     return dataclasses.replace(settings, checkpoint_dir_for_init=str(where))
+
+
+def settled(
+    command: str, values: Mapping[str, Any], origins: Mapping[str, str]
+) -> tuple[JobSettings, LocalJob | None]:
+    """Return a job's settings, and the job that stands and goes on; None: a new one begins.
+
+    Raises UsageError.
+    """
+    from ..jobs.local import LocalJob
+
+    resumed = str(values.get("resume") or "")
+    before = LocalJob((paths.named_job(resumed) or Path(resumed)).absolute())
+    if command == "train" and [*values] == ["resume"] and paths.stands(before.folder):
+        return JobSettings.of_job(before.folder), before
+    return resolve(command, values, origins), None
+
+
+def begin_here(
+    settings: JobSettings,
+    before: LocalJob | None,
+    init: Given | None,
+    prepare: Callable[[Path], JobSettings] | None = None,
+) -> tuple[LocalJob, subprocess.Popen[bytes]]:
+    """Start a job on this machine, or go on with the one that stands.
+
+    `prepare`: puts more into the new job's folder, and returns the settings that say so.
+    """
+    from ..jobs.start import go_on, start
+
+    if before is not None:
+        return go_on(before)
+
+    def put(folder: Path) -> JobSettings:
+        made = settings if prepare is None else prepare(folder)
+        return made if init is None else begin_with(made, init, folder)
+
+    return start(settings, prepare=put)
+
+
+def wishes_given(flags: dict[str, Any]) -> Wishes | None:
+    """Take a queued job's wishes out of the flags; None: it is not queued. Raises UsageError."""
+    given = {name: flags.pop(name) for name in ("priority", "deadline", "user", "max_ps")}
+    if not flags.pop("queue"):
+        if said := [name for name, value in given.items() if value is not None]:
+            raise UsageError(f"--{said[0]} is of the queue: add --queue, or leave it out.")
+        return None
+    from ..jobs.queue import Wishes
+
+    return Wishes.of(
+        given["priority"] or 0, given["deadline"], given["user"] or "", given["max_ps"] or 0
+    )

@@ -12,9 +12,15 @@ import click
 
 from ..common import launched, paths
 from ..common.errors import UsageError
-from ..common.resolve import resolve
 from ..common.settings import JobSettings
-from .begin import begin_options, begin_with, check_begin, values_given
+from .begin import (
+    begin_here,
+    begin_options,
+    check_begin,
+    settled,
+    values_given,
+    wishes_given,
+)
 from .export_after import After, after, after_options
 from .options import (
     NAMES,
@@ -104,7 +110,7 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
     then = None
     if "export_out" in given:
         then = after(given, "detach" if detach else "queue" if given["queue"] else "")
-    wishes, init = _wishes(given), values_given(given)
+    wishes, init = wishes_given(given), values_given(given)
     dry_run, as_objects, kind = (given.pop(name) for name in ("dry_run", "as_objects", "kind"))
     values, origins = given_values(given.pop("config"), given)
     for one, two in (("dry_run", as_objects), ("detach", as_objects), ("detach", dry_run)):
@@ -115,12 +121,8 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
         where = values.setdefault("runtime", "kubernetes")
         if str(where).lower() != "kubernetes":
             raise UsageError(f"--runtime {where} is not of a cluster: leave it out here.")
-    from ..jobs.local import LocalJob
-
-    resumed = values.get("resume") or ""
-    before = LocalJob((paths.named_job(str(resumed)) or Path(resumed)).absolute())
-    stands = command == "train" and [*values] == ["resume"] and paths.stands(before.folder)
-    settings = JobSettings.of_job(before.folder) if stands else resolve(command, values, origins)
+    settings, before = settled(command, values, origins)
+    stands = before is not None
     if init is not None:
         check_begin(settings, stands, wishes is not None)
     resolved = dataclasses.asdict(settings)
@@ -136,7 +138,7 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
         return _in_cluster(settings, resolved, detach, as_objects, kind, wishes)
     if wishes is not None:
         return _queue(settings, stands, wishes)
-    return _run_here(settings, resolved, detach, before if stands else None, init, then)
+    return _run_here(settings, resolved, detach, before, init, then)
 
 
 def _run_here(
@@ -150,33 +152,15 @@ def _run_here(
     """Start a job on this machine, or go on with the one that stands; return the exit code."""
     from ..jobs.follow import follow
     from ..jobs.local_source import LocalSource, wait_until_serving
-    from ..jobs.start import go_on, start
     from .screen import open_screen
 
-    def prepare(folder: Path) -> JobSettings:
-        return settings if init is None else begin_with(settings, init, folder)
-
-    job, child = start(settings, prepare=prepare) if before is None else go_on(before)
+    job, child = begin_here(settings, before, init)
     if detach:
         wait_until_serving(job, child)
         click.echo(f"{job.name} runs: `edl status {job.where}`, `edl logs -f {job.where}`")
         return 0
     code = follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
     return code if then is None else then.follow(code, job.folder)
-
-
-def _wishes(flags: dict[str, Any]) -> Wishes | None:
-    """Take a queued job's wishes out of the flags; None: it is not queued. Raises UsageError."""
-    given = {name: flags.pop(name) for name in ("priority", "deadline", "user", "max_ps")}
-    if not flags.pop("queue"):
-        if said := [name for name, value in given.items() if value is not None]:
-            raise UsageError(f"--{said[0]} is of the queue: add --queue, or leave it out.")
-        return None
-    from ..jobs.queue import Wishes
-
-    return Wishes.of(
-        given["priority"] or 0, given["deadline"], given["user"] or "", given["max_ps"] or 0
-    )
 
 
 def _queue(settings: JobSettings, stands: bool, wishes: Wishes) -> int:

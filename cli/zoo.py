@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -72,29 +71,24 @@ def check(
     minibatch_size: int,
 ) -> int:
     """Check a definition, and try it on a batch; exit code 2 where it is not sound."""
-    from ..common.values import convert
-    from ..data.open import open_reader
-    from ..model_zoo.check import check_definition
-    from ..model_zoo.spec import load_definition
+    from ..model_zoo.check import check_file
 
     for name in sorted(flags_given() & {"data_reader_params", "minibatch_size"}):
         if not training_data:
             raise UsageError(
                 f"--{name} is about the data: give --training_data too, or leave it out."
             )
-    params = convert(model_params, dict[str, Any], "--model_params")
-    taught = convert(teacher_params, dict[str, Any], "--teacher_params")
-    definition = load_definition(model_def, model_zoo, params, teacher_params=taught)
-    records = None
-    if training_data:
-        read = convert(data_reader_params, dict[str, Any], "--data_reader_params")
-        reader = (definition.reader or open_reader)(training_data, **read)
-        source = reader.sources()[0]
-        records = reader.read(source.name, 0, min(minibatch_size, source.records))
-    marks = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
-    findings = check_definition(definition, records)
+    findings = check_file(
+        model_def,
+        training_data,
+        model_zoo=model_zoo,
+        model_params=model_params,
+        teacher_params=teacher_params,
+        data_reader_params=data_reader_params,
+        minibatch_size=minibatch_size,
+    )
     for finding in findings:
-        click.echo(f"{marks[finding.level]} {finding.what}: {finding.detail}")
+        click.echo(str(finding))
     return 2 if any(finding.level == "error" for finding in findings) else 0
 
 

@@ -59,7 +59,10 @@ class ClusterSettings:
     )
     min_workers: int = knob(0, "No task is leased while fewer workers are there.", "Cluster")
     volume: str = knob(
-        "", "Volumes of pods: claim_name=C,mount_path=/P;host_path=/H,mount_path=/Q.", "Cluster"
+        "",
+        "Volumes of pods: claim_name=C,mount_path=/P;host_path=/H,mount_path=/Q;config_map=M,"
+        "mount_path=/R.",
+        "Cluster",
     )
     job_volume: str = knob(
         "",

@@ -7,6 +7,7 @@
     │   └── RecordError     one broken record (rule 7: quarantined, never dropped)
     ├── CheckpointError     a checkpoint that is torn, corrupt, missing or unfit       exit 1
     ├── JobError            the job failed; the message says why                       exit 1
+    │   └── JobFailed       likewise, in Python: with its exit code and its last words
     ├── ImageError          a container image was not built or pushed                  exit 1
     ├── ReportError         a job's report that is not of this version or not made so  exit 1
     ├── NotPinned           a server does not hold the cut that was asked for       exit 1
@@ -60,6 +61,25 @@ class CheckpointError(EdlError):
 
 class JobError(EdlError):
     """The job failed."""
+
+
+class JobFailed(JobError):
+    """A job that somebody waited for in Python has failed.
+
+    `reason`: why, as its status says it; `exit_code`: of `edl train`; `log_tail`: the last lines of
+    its workers, or of its master; `where`: the name and flags by which `edl logs` finds it.
+    """
+
+    def __init__(self, where: str, reason: str, exit_code: int, log_tail: str) -> None:
+        said = f"\n{log_tail}" if log_tail else ""
+        super().__init__(f"Job {where} failed: {reason} (all it said: `edl logs {where}`){said}")
+        self.where = where
+        self.reason = reason
+        self.exit_code = exit_code
+        self.log_tail = log_tail
+
+    def __reduce__(self) -> tuple[type[JobFailed], tuple[str, str, int, str]]:
+        return type(self), (self.where, self.reason, self.exit_code, self.log_tail)
 
 
 class ImageError(EdlError):

@@ -60,7 +60,7 @@ def wait_until_serving(job: LocalJob, child: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_DEADLINE_S
     while job.address() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            raise _died(job, child.wait(_LOOK_S))
+            raise died(job, child.wait(_LOOK_S))
         if time.monotonic() > deadline:
             raise _too_late(job)
 
@@ -196,12 +196,12 @@ class LocalSource:
             result = result or self._job.give_up(INTERRUPTED, "killed", self._last)
             return End(result, INTERRUPTED)
         if result is None:
-            raise _died(self._job, returncode)
+            raise died(self._job, returncode)
         code = result.get("exit_code")
         return End(result, returncode if code is None else int(code))
 
 
-def _died(job: LocalJob, returncode: int) -> EdlError:
+def died(job: LocalJob, returncode: int) -> EdlError:
     """Return the error of a master that ended without a result: what it said, if it said why."""
     error = _told(job, returncode)
     if job.address() is None:

@@ -7,7 +7,9 @@ import datetime
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..common import paths, storage
 from ..common.errors import EdlError, UsageError
@@ -72,13 +74,20 @@ def bounds(settings: JobSettings, wishes: Wishes) -> tuple[int, int]:
     return minimum, settings.num_workers
 
 
-def put(settings: JobSettings, submitted: int, wishes: Wishes = Wishes()) -> LocalJob:
+def put(
+    settings: JobSettings,
+    submitted: int,
+    wishes: Wishes = Wishes(),
+    prepare: Callable[[Path], JobSettings] | None = None,
+) -> LocalJob:
     """Put a job into the queue. Its `num_workers` are the most that it is given.
+
+    `prepare`: as of jobs/start.py.
 
     Raises UsageError where a job of its name runs, and as `bounds` does.
     """
     minimum, maximum = bounds(settings, wishes)
-    job, lock = make(settings)
+    job, lock = make(settings, prepare=prepare)
     try:
         ask = Ask(submitted, minimum, maximum, max(1, settings.num_ps), wishes)
         storage.write_file(job.folder / paths.QUEUED, json.dumps(dataclasses.asdict(ask)).encode())

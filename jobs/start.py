@@ -40,23 +40,24 @@ def start(
     host. `prepare`: puts into the folder what the job begins with, and returns the settings that
     say so; where it raises there is no job.
     """
-    job, lock = make(settings, identity)
-    if prepare is not None:
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.close, lock)
-            undo.callback(shutil.rmtree, job.folder)
-            _write(job.folder, prepare(job.folder))
-            undo.pop_all()
+    job, lock = make(settings, identity, prepare)
     return _launch(job, lock, master)
 
 
-def make(settings: Settings, identity: Identity | None = None) -> tuple[LocalJob, int]:
+def make(
+    settings: Settings,
+    identity: Identity | None = None,
+    prepare: Callable[[Path], Settings] | None = None,
+) -> tuple[LocalJob, int]:
     """Make a new job's folder; return the job, and its lock for the caller to leave or close."""
     folder, lock = paths.claim(settings.job_name)
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, lock)
         (identity or given_identity() or Identity(secrets.token_hex(16))).save(folder)
         _write(folder, settings)
+        if prepare is not None:
+            undo.callback(shutil.rmtree, folder)
+            _write(folder, prepare(folder))
         undo.pop_all()
     return LocalJob(folder), lock
 

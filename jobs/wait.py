@@ -11,11 +11,15 @@ from .job import ENDED, Status
 GOALS = ("done", "running", "suspended", "failed", "ended", "deleted")
 
 
+class TooLate(JobError, TimeoutError):
+    """What was waited for has not come in time."""
+
+
 def wait(look: Callable[[], Status | None], goal: str, timeout_s: float, pause_s: float) -> Status:
     """Look until the job is running, suspended, done, failed, ended or deleted; return its status.
 
     `look` gives None where the job is gone. Who waits for running is content with done: it has run.
-    Raises JobError where that cannot come any more, or not in time.
+    Raises JobError where that cannot come any more, TooLate where not in time.
     """
     give_up = time.monotonic() + timeout_s
     status: Status | None = {}
@@ -29,7 +33,7 @@ def wait(look: Callable[[], Status | None], goal: str, timeout_s: float, pause_s
             return status or {}
         state = (status or {}).get("state", "?")
         if time.monotonic() + pause_s > give_up:
-            raise JobError(f"It is not {goal} after {timeout_s:g} s, but {state}{trouble}.")
+            raise TooLate(f"It is not {goal} after {timeout_s:g} s, but {state}{trouble}.")
         time.sleep(pause_s)
 
 

@@ -108,13 +108,13 @@ class Installed:
 USUAL = Installed()
 
 
-def check(spec: Object, account: str, usual_account: str, allowed: Allowed) -> None:
-    """Check that a spec says only what is allowed. `account`: of the master.
+def check(spec: Object, account: str, usual_account: str, allowed: Allowed, job: str = "") -> None:
+    """Check that a spec says only what is allowed. `account`: of the master; `job`: its name.
 
     Raises NotAllowed, which names all that a spec may not say; AttributeError, KeyError, TypeError
     where a part of it has another shape than a pod's has.
     """
-    found = _Check(allowed)
+    found = _Check(allowed, names.object_name(job, "definition"))
     if account != usual_account:
         found.name("serviceAccounts", "spec.settings.service_account", account)
     if spec.get("jobVolume"):
@@ -145,8 +145,9 @@ def check(spec: Object, account: str, usual_account: str, allowed: Allowed) -> N
 class _Check:
     """A walk through a pod as a user writes it, which collects what is not allowed."""
 
-    def __init__(self, allowed: Allowed) -> None:
+    def __init__(self, allowed: Allowed, definition: str) -> None:
         self._allowed = allowed
+        self._definition = definition  # the job's own ConfigMap (objects.definition)
         self._refused: list[str] = []
 
     def tell(self) -> None:
@@ -250,7 +251,7 @@ class _Check:
                 case "secret":
                     self.name("secrets", here, source["secretName"])
                 case "configMap":
-                    self.name("configMaps", here, source["name"])
+                    self.name("configMaps", here, source["name"], self._definition)
                 case "hostPath":
                     self.name("hostPaths", here, _plain(source["path"]))
                 case _:

@@ -85,7 +85,8 @@ def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) 
         raise UsageError(f"metadata.name: {settings.job_name} is edl's own: choose another one.")
     try:
         rules = installed.of(job["metadata"].get("namespace", ""))
-        allowed.check(spec, settings.service_account, JobSettings().service_account, rules)
+        usual, job_name = JobSettings().service_account, settings.job_name
+        allowed.check(spec, settings.service_account, usual, rules, job_name)
         made = pods.templates(settings, _overlays(spec), grpc_probes=grpc_probes)
         for template in made.values():
             pods.container_of(template)

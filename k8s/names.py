@@ -124,7 +124,8 @@ def volumes(text: str, said: str) -> tuple[list[dict[str, Any]], list[dict[str, 
     """Read ElasticDL's volumes as those of a pod, and the mounts of its container.
 
     Volumes stand between semicolons: "claim_name=c,mount_path=/p,sub_path=s" is a claim,
-    "host_path=/h,type=Directory,mount_path=/q" a folder of the node. A claim may be mounted twice.
+    "host_path=/h,type=Directory,mount_path=/q" a folder of the node, "config_map=m,mount_path=/d"
+    the files of a ConfigMap. A claim may be mounted twice.
     Raises UsageError.
     """
     sources: list[dict[str, Any]] = []
@@ -157,13 +158,16 @@ def volume(text: str, said: str) -> dict[str, Any]:
 def _source(given: Mapping[str, str], said: str) -> dict[str, Any]:
     if given.keys() == {"claim_name"}:
         return {"persistentVolumeClaim": {"claimName": given["claim_name"]}}
+    if given.keys() == {"config_map"}:
+        return {"configMap": {"name": given["config_map"]}}
     if "host_path" in given and given.keys() <= {"host_path", "type"}:
         kind = given.get("type", "")
         if kind in _HOST_PATH_TYPES:
             return {"hostPath": {"path": given["host_path"], **({"type": kind} if kind else {})}}
     raise UsageError(
         f"{said}: {', '.join(f'{k}={v}' for k, v in given.items()) or 'nothing'} is no volume: "
-        "write claim_name=CLAIM or host_path=/FOLDER[,type=Directory], and mount_path=/FOLDER."
+        "write claim_name=CLAIM, host_path=/FOLDER[,type=Directory] or config_map=NAME, and "
+        "mount_path=/FOLDER."
     )
 
 

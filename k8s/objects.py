@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import posixpath
 from typing import Any
 
 from ..common.identity import Identity
@@ -24,6 +25,7 @@ SETTINGS, TEMPLATES, WANTED, STATUS = (
     "wanted.json",
     "status.json",
 )
+DEFINITION = "/definition/definition.py"  # in the pods
 _LONGEST_EVENT = 1000  # characters; an API server takes 1,024
 _TRIES = 1_000_000  # of the master's pod: what ends a job is its master's word, not a count
 
@@ -69,6 +71,18 @@ def servers_wanted(settings: JobSettings) -> int:
 def status(job: str, text: str) -> Object:
     name = names.object_name(job, "status")
     return _object("v1", "ConfigMap", job, name, {"data": {STATUS: text}})
+
+
+def definition(job: str, text: str) -> Object:
+    """Make the ConfigMap of a definition that was typed, which pods see as DEFINITION."""
+    name = names.object_name(job, "definition")
+    return _object("v1", "ConfigMap", job, name, {"data": {posixpath.basename(DEFINITION): text}})
+
+
+def definition_volume(job: str) -> str:
+    """Return what --volume says of it."""
+    name, folder = names.object_name(job, "definition"), posixpath.dirname(DEFINITION)
+    return f"config_map={name},mount_path={folder}"
 
 
 def service(job: str) -> Object:

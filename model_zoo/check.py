@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from ..common.errors import DefinitionError, EdlError
 from ..common.settings import JobSettings
+from ..common.values import convert
+from ..data.open import open_reader
 from ..data.reader import Records
 from ..nn.buffers import Buffers, shape_of
 from ..nn.by_name import ByName, Optimizers, all_of, clip_norm, of_all
@@ -27,7 +29,7 @@ from ..nn.model_spec import TableSpec
 from ..nn.optimizers import Optimizer
 from ..nn.outputs import arrays_of
 from ..nn.replace import prepare
-from .spec import Definition
+from .spec import Definition, load_definition
 
 Result = TypeVar("Result")
 
@@ -42,6 +44,10 @@ class Finding:
     level: str
     what: str
     detail: str
+
+    def __str__(self) -> str:
+        marks = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
+        return f"{marks[self.level]} {self.what}: {self.detail}"
 
 
 class _Stop(Exception):
@@ -86,6 +92,32 @@ def check_definition(
     except _Stop:
         pass
     return trial.findings
+
+
+def check_file(
+    model_def: str,
+    training_data: str = "",
+    *,
+    model_zoo: str = "",
+    model_params: object = "",
+    teacher_params: object = "",
+    data_reader_params: object = "",
+    minibatch_size: int = 64,
+) -> list[Finding]:
+    """Load a definition and try it, on the first records of the data if there is any.
+
+    The arguments are the flags of `edl zoo check`. Raises EdlError.
+    """
+    params = convert(model_params, dict[str, Any], "--model_params")
+    taught = convert(teacher_params, dict[str, Any], "--teacher_params")
+    read = convert(data_reader_params, dict[str, Any], "--data_reader_params")
+    definition = load_definition(model_def, model_zoo, params, teacher_params=taught)
+    if not training_data:
+        return check_definition(definition)
+    reader = (definition.reader or open_reader)(training_data, **read)
+    source = reader.sources()[0]
+    count = min(minibatch_size, source.records)
+    return check_definition(definition, reader.read(source.name, 0, count))
 
 
 class _Trial:

@@ -135,26 +135,36 @@ def holder(api: Api, name: str) -> str:
 
 
 def submit(
-    api: Api, settings: JobSettings, kind: str = "auto", wishes: Wishes | None = None
+    api: Api,
+    settings: JobSettings,
+    kind: str = "auto",
+    wishes: Wishes | None = None,
+    definition: str = "",
 ) -> ClusterJob:
-    """Make the job. Raises UsageError where one of its name is there."""
+    """Make the job. Raises UsageError where one of its name is there.
+
+    `definition`: the text of objects.DEFINITION, where the settings name that; else "".
+    """
     job = settings.job_name
     kind = choose(api) if kind == "auto" else kind
     top, *others = plan(settings, kind, api.features(), wishes)
     if kind == "job":
         top["spec"]["parallelism"] = 0  # until all that its pod needs is there
-    owner = _create_top(api, top, job)
     if kind == "job":
-        with contextlib.ExitStack() as undo:
-            undo.callback(api.delete, "Job", top["metadata"]["name"])
-            identity = Identity.create(secrets.token_hex(16))
-            for each in (objects.secret(job, identity), *others[1:]):
-                each["metadata"]["ownerReferences"] = [
-                    {**objects.owner_reference(owner), "blockOwnerDeletion": False}
-                ]
-                api.create(each["kind"], each)
+        others[0] = objects.secret(job, Identity.create(secrets.token_hex(16)))
+    if definition:
+        others.append(objects.definition(job, definition))
+    owner = _create_top(api, top, job)
+    with contextlib.ExitStack() as undo:
+        undo.callback(api.delete, top["kind"], top["metadata"]["name"])
+        for each in others:
+            each["metadata"]["ownerReferences"] = [
+                {**objects.owner_reference(owner), "blockOwnerDeletion": False}
+            ]
+            api.create(each["kind"], each)
+        if kind == "job":
             api.patch("Job", top["metadata"]["name"], {"spec": {"parallelism": 1}})
-            undo.pop_all()
+        undo.pop_all()
     return ClusterJob(api, job)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from edl.cli import begin
 from edl.cli import main as cli
-from edl.cli import train as train_commands
 from edl.common import paths
 from edl.jobs import local as jobs
 
@@ -215,7 +215,7 @@ def test_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -
     def broken(*arguments: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(train_commands, "resolve", broken)
+    monkeypatch.setattr(begin, "resolve", broken)
 
     with pytest.raises(ZeroDivisionError):
         cli.run(["train"])

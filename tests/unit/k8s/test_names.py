@@ -76,7 +76,7 @@ def test_wrong_resources_are_refused_with_the_flag(text):
 def test_volumes_in_elasticdls_words():
     text = (
         "claim_name=c,mount_path=/p,sub_path=s;host_path=/h,type=Directory,mount_path=/q;"
-        "claim_name=c,mount_path=/r,read_only=true"
+        "claim_name=c,mount_path=/r,read_only=true;config_map=m,mount_path=/d"
     )
 
     volumes, mounts = names.volumes(text, "--volume")
@@ -84,11 +84,13 @@ def test_volumes_in_elasticdls_words():
     assert volumes == [
         {"name": "volume-0", "persistentVolumeClaim": {"claimName": "c"}},
         {"name": "volume-1", "hostPath": {"path": "/h", "type": "Directory"}},
+        {"name": "volume-2", "configMap": {"name": "m"}},
     ]
     assert mounts == [
         {"name": "volume-0", "mountPath": "/p", "subPath": "s"},
         {"name": "volume-1", "mountPath": "/q"},
         {"name": "volume-0", "mountPath": "/r", "readOnly": True},
+        {"name": "volume-2", "mountPath": "/d"},
     ]
 
 
