@@ -19,6 +19,7 @@ export function actions(job, post) {
   const dialog = h("dialog", { class: "ask", "aria-labelledby": "ask-title" });
   const element = h("div", { class: "acting" }, bar, answer, dialog);
   let state = null;
+  let shown = "";
 
   function open(name) {
     const what = KNOWN[name];
@@ -54,7 +55,9 @@ export function actions(job, post) {
     update(now, changed) {
       state = now;
       if (!changed.has("actions")) return;
-      const wanted = state.actions.filter((name) => name in KNOWN);
+      const wanted = state.actions.filter((name) => Object.hasOwn(KNOWN, name));
+      if (wanted.join() === shown) return; // a button that has the focus keeps it
+      shown = wanted.join();
       bar.replaceChildren(...wanted.map((name) => h("button", {
         type: "button",
         class: KNOWN[name].grave ? "grave" : null,

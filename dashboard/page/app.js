@@ -23,9 +23,10 @@ const FRESH_MS = 250;
 
 // One job: its panels, and how they follow its state.
 function jobView(job, saved) {
+  const path = `api/jobs/${encodeURIComponent(job)}`;
   const state = blank();
   const span = new Span();
-  const top = header(job, null, !saved);
+  const top = header(job, !saved);
   const doing = actions(job, (body) => act(job, body));
   top.element.querySelector(".say").append(doing.element);
   const main = [meter(), strip(), timeline(span), charts(span)];
@@ -35,7 +36,7 @@ function jobView(job, saved) {
   const of = (list) => list.map((panel) => panel.element);
   const element = h("div", { class: "job" }, top.element,
     h("main", { id: "main", tabindex: "-1" },
-      h("div", { class: "wide" }, ...of(main)), h("aside", { class: "side", "aria-label": "Beside" }, ...of(side)),
+      h("div", { class: "wide" }, ...of(main)), h("aside", { class: "side", "aria-label": "Events and load" }, ...of(side)),
       h("div", { class: "below" }, ...of(below))));
   let dirty = new Set();
   let asked = false;
@@ -76,7 +77,7 @@ function jobView(job, saved) {
   const themed = () => panels.forEach((panel) => panel.themed?.());
   dark.addEventListener("change", themed);
   if (saved) heard("snapshot", saved);
-  else link = stream(`api/jobs/${encodeURIComponent(job)}/stream`, ["snapshot", "change"], heard);
+  else link = stream(`${path}/stream`, path, ["snapshot", "change"], heard);
   return {
     element,
     state,
@@ -92,7 +93,7 @@ function jobView(job, saved) {
 
 function listView() {
   const list = jobList();
-  const link = stream("api/stream", ["jobs"], (_, told) => list.update(told.jobs));
+  const link = stream("api/stream", "api/jobs", ["jobs"], (_, told) => list.update(told.jobs));
   const timer = setInterval(() => list.refresh(link), FRESH_MS);
   return {
     element: list.element,

@@ -88,7 +88,7 @@ function one(name, shared) {
     return [sorted.map((point) => point[column]), values, smoothed(values)];
   }
 
-  function read(index) {
+  function read(plot, index) {
     const x = plot.data[0][index];
     const text = x === undefined || index === null ? "" : `${at(x, shared.axis)}: ${significant(plot.data[1][index])}`;
     say(reading, text);
@@ -98,7 +98,7 @@ function one(name, shared) {
     }
   }
 
-  function label() {
+  function label(plot) {
     const values = plot.data[2][plot.data[2].length - 1] == null ? plot.data[1] : plot.data[2];
     const last = values[values.length - 1];
     tag.hidden = last === null || last === undefined;
@@ -115,6 +115,7 @@ function one(name, shared) {
     plot = new window.uPlot(options(holder, shared, points.length, read, label), data(), holder);
   }
 
+  holder.addEventListener("dblclick", () => shared.span.follow(null));
   holder.addEventListener("keydown", (event) => {
     const steps = { ArrowRight: 1, ArrowLeft: -1, PageUp: -20, PageDown: 20, Home: -Infinity, End: Infinity };
     if (!plot || !plot.data[0].length || !(event.key in steps)) return;
@@ -182,7 +183,7 @@ function options(holder, shared, points, read, label) {
     hooks: {
       drawAxes: [(plot) => marks(plot, shared)],
       draw: [label],
-      setCursor: [(plot) => read(plot.cursor.left < 0 ? null : plot.cursor.idx)],
+      setCursor: [(plot) => read(plot, plot.cursor.left < 0 ? null : plot.cursor.idx)],
       setSelect: [(plot) => choose(plot, shared.span)],
     },
   };

@@ -19,7 +19,8 @@ export function events() {
     everything = true;
     draw();
   } });
-  const part = section("events", "Events", waits, list, more, live);
+  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "List of events" }, list);
+  const part = section("events", "Events", waits, scroll, more, live);
   const known = new Map();
   const teller = telling((text) => say(live, text));
   let everything = false;

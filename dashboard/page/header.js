@@ -1,44 +1,45 @@
 // The head of a job's page: its health in one sentence, how fresh that is, its figures.
 
 import { clock, count, lasting, percent, short, significant } from "./format.js";
-import { h, say, setAttribute, style } from "./dom.js";
+import { h, say, setAttribute } from "./dom.js";
 import { deaths, hasEnded } from "./state.js";
 
 const LEVELS = ["good", "warn", "bad", "ended"];
 const STALE_S = 5; // of the master's word: it is heard four times a second, seldomer of large jobs
 
-export function header(job, actions, many) {
-  const health = h("p", { class: "health", role: "status" },
+export function header(job, many) {
+  const health = h("p", { class: "health" },
     h("i", { class: "sign", "aria-hidden": "true" }), h("span", { class: "sentence" }));
   const fresh = h("p", { class: "fresh" }, h("i", { class: "sign", "aria-hidden": "true" }), h("span"));
   const list = figures();
-  const bar = h("div", { class: "progress", "aria-hidden": "true" }, h("i"));
+  // Told when the level changes: the sentence itself may change with each figure in it.
+  const live = h("p", { class: "unseen", role: "status" });
   const element = h("header", { class: "head" },
     h("div", { class: "crumbs" },
       many ? h("a", { class: "brand", href: "#/", text: "edl" }) : h("span", { class: "brand", text: "edl" }),
       h("h1", { text: job }), fresh),
-    h("div", { class: "say" }, health, actions));
+    h("div", { class: "say" }, health, live));
   let state = null;
 
   function refresh(link, since) {
-    if (!state) return;
     const [level, text] = freshness(state, link, since);
+    if (!state) say(health.lastElementChild, link.refused || "Waits for the first word of this job…");
     setAttribute(fresh, "class", `fresh f-${level}`);
     say(fresh.lastElementChild, text);
   }
 
   return {
-    element: h("div", {}, element, bar, list.element),
+    element: h("div", {}, element, list.element),
     keys: ["health", "status", "live", "heard_s", "meter", "incarnations"],
     refresh,
     update(now) {
       state = now;
       const level = LEVELS.includes(state.health.level) ? state.health.level : "good";
-      setAttribute(health, "class", `health l-${state.status.state === "failed" ? "bad" : level}`);
-      say(health.lastElementChild, state.health.text || state.status.state || "not heard of yet");
+      const text = state.health.text || state.status.state || "not heard of yet";
+      if (!health.classList.contains(`l-${level}`)) say(live, text);
+      setAttribute(health, "class", `health l-${level}`);
+      say(health.lastElementChild, text);
       const { records_done: done, records_total: total } = state.status;
-      style(bar.firstElementChild, "width", total ? `${(100 * done) / total}%` : "0");
-      setAttribute(bar, "class", `progress l-${level}`);
       list.update(state);
       document.title = `${total ? `${percent(done, total)} · ` : ""}${job} · edl`;
     },
@@ -48,6 +49,8 @@ export function header(job, actions, many) {
 // [level, words]: what of the page is old, and why. The nearest fault is told, not the farthest.
 export function freshness(state, link, since) {
   if (link.saved) return ["ended", `saved ${new Date(state.at * 1000).toLocaleString("en-GB")}`];
+  if (link.refused) return ["bad", link.refused];
+  if (!state && link.lost === null) return ["ended", "connecting"];
   if (link.lost !== null) {
     return ["bad", `connection lost ${lasting(link.lost)} ago, trying again; this is what was known`];
   }

@@ -42,7 +42,7 @@ export function jobList() {
     refresh(link) {
       const lost = link.lost;
       setAttribute(remark, "class", `fresh f-${lost === null ? "good" : "bad"}`);
-      say(remark.lastElementChild, lost === null ? "live" : "connection lost, trying again");
+      say(remark.lastElementChild, lost === null ? "live" : link.refused || "connection lost, trying again");
     },
   };
 }

@@ -8,8 +8,9 @@ const FIRST_MS = 500;
 const LONGEST_MS = 10000;
 const HIDDEN_MS = 60000;
 
-export function stream(path, names, heard) {
-  const link = { lost: null, saved: false };
+// `plain`: where the same is told once; it says why there is no stream.
+export function stream(path, plain, names, heard) {
+  let refused = "";
   let source = null;
   let since = null; // when the line was lost
   let wait = FIRST_MS;
@@ -33,14 +34,19 @@ export function stream(path, names, heard) {
 
   function found() {
     since = null;
+    refused = "";
     wait = FIRST_MS;
   }
 
-  function lost() {
+  async function lost() {
     since = since ?? performance.now();
     if (source.readyState !== EventSource.CLOSED) return;
     timer = setTimeout(open, wait);
     wait = Math.min(LONGEST_MS, wait * 2);
+    const response = await fetch(plain).catch(() => null);
+    if (response && response.status < 500 && !response.ok) {
+      refused = reason(await response.text(), response);
+    }
   }
 
   function seen() {
@@ -55,7 +61,9 @@ export function stream(path, names, heard) {
     get lost() {
       return since === null ? null : (performance.now() - since) / 1000;
     },
-    saved: link.saved,
+    get refused() {
+      return refused;
+    },
     close() {
       closed = true;
       clearTimeout(timer);

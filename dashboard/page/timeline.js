@@ -15,41 +15,53 @@ const ENDS = {
 };
 const FAULTS_DRAWN = 400;
 const MANY_ROWS = 24;
+const LISTS = ["workers", "servers", "teachers"];
 
 export function timeline(span) {
   const plot = h("div", { class: "tl-rows" });
-  const ticks = h("div", { class: "tl-ticks", "aria-hidden": "true" });
-  const faults = h("div", { class: "tl-faults", "aria-hidden": "true" });
-  const veil = h("div", { class: "tl-veil", "aria-hidden": "true" });
+  const ticks = h("div", { class: "tl-ticks" });
+  const axis = h("div", { class: "tl-axis", "aria-hidden": "true" });
+  const faults = h("div", { class: "tl-faults" });
+  const veil = h("div", { class: "tl-veil" });
   const over = h("div", { class: "tl-over", "aria-hidden": "true" }, ticks, faults, veil);
   const box = h("div", { class: "tl", role: "group", "aria-label": "Incarnations" }, plot, over);
-  const reading = h("p", { class: "reading", "aria-live": "polite" });
+  const scroll = h("div", { class: "tl-scroll" }, box);
+  const reading = h("p", { class: "reading empty" });
   const table = twin("Incarnations of every process", [
     "process", "incarnation", "began", "ended", "end", "machine", "why",
   ]);
-  const only = h("input", { type: "checkbox", id: "tl-only", onchange: () => draw(state) });
+  const only = h("input", { type: "checkbox", id: "tl-only", onchange: () => draw() });
   const filter = h("label", { class: "check", for: "tl-only" }, only, "only those that died");
   const windows = spanButtons(span);
   const tools = h("div", { class: "tools" }, filter, windows);
-  const part = section("timeline", "Incarnations", tools, h("div", { class: "tl-scroll" }, box),
-    key(), reading, table.element);
-  const known = { rows: new Map(), faults: new Map(), ticks: new Map() };
+  const part = section("timeline", "Incarnations", tools, scroll, axis, reading, key(), table.element);
+  const known = { rows: new Map(), faults: new Map(), ticks: new Map(), axis: new Map() };
   let state = null;
+  let listed = [];
 
-  function draw(now) {
-    state = now;
-    if (!state) return;
+  function draw() {
     const all = rows(state.incarnations);
     filter.hidden = all.length <= MANY_ROWS;
     const shown = filter.hidden || !only.checked
       ? all : all.filter((row) => row.lives.some((one) => isDeath(one.end)));
     keyed(plot, shown.map((row) => row.name), known.rows, makeRow);
-    const figures = living(state.status);
-    for (const row of shown) fillRow(known.rows.get(row.name), row, figures.get(row.name));
+    for (const row of shown) fillRow(known.rows.get(row.name), row);
+    figures();
     if (!plot.querySelector("[tabindex='0']")) plot.querySelector(".inc")?.setAttribute("tabindex", "0");
     drawFaults(deaths(state));
     summary(all);
     table.update(() => all.flatMap((row) => row.lives.map((one, at) => tableRow(row, one, at))));
+  }
+
+  // What a process says of itself now: the rate of a worker, else its state.
+  function figures() {
+    for (const [role, list] of [["worker", "workers"], ["server", "servers"], ["teacher", "teachers"]]) {
+      for (const one of state.status[list] || []) {
+        const row = known.rows.get(`${role}-${one.index}`);
+        const rate = one.records_per_s;
+        if (row) say(row.lastElementChild, rate > 0 ? `${count(rate)}/s` : one.state || "");
+      }
+    }
   }
 
   function summary(all) {
@@ -69,12 +81,19 @@ export function timeline(span) {
   }
 
   function lay() {
-    style(box, "--from", span.from);
-    style(box, "--span", span.to - span.from);
-    const places = span.ticks(box.clientWidth < 700 ? 4 : 8).map(String);
-    keyed(ticks, places, known.ticks, (t) =>
-      h("i", {}, h("span", { text: clock(Number(t)) })));
-    for (const t of places) style(known.ticks.get(t), "--at", t);
+    const width = part.element.clientWidth;
+    if (width) style(box, "width", `${width}px`); // whether there is a scroll bar beside it or not
+    for (const one of [box, axis]) {
+      style(one, "--from", span.from);
+      style(one, "--span", span.to - span.from);
+    }
+    const places = span.ticks(width < 620 ? 3 : 8).map(String);
+    keyed(ticks, places, known.ticks, () => h("i"));
+    keyed(axis, places, known.axis, (t) => h("span", { text: clock(Number(t)) }));
+    for (const t of places) {
+      style(known.ticks.get(t), "--at", t);
+      style(known.axis.get(t), "--at", t);
+    }
   }
 
   function read(bar) {
@@ -92,7 +111,14 @@ export function timeline(span) {
   return {
     element: part.element,
     keys: ["incarnations", "status"],
-    update: draw,
+    update(now, changed) {
+      state = now;
+      const lists = LISTS.map((name) => state.status[name]);
+      const other = lists.some((list, at) => list !== listed[at]);
+      listed = lists;
+      if (changed.has("incarnations")) draw();
+      else if (other) figures();
+    },
     lay,
     tick(now) {
       style(veil, "--at", Math.min(Math.max(now, span.from), span.to));
@@ -109,19 +135,20 @@ function makeRow(name) {
   return row;
 }
 
-function fillRow(element, row, told) {
-  const [, lane, now] = element.children;
+function fillRow(element, row) {
+  const lane = element.children[1];
   keyed(lane, row.lives.map((one) => one.id), element.bars, () =>
     h("button", { type: "button", class: "inc", tabindex: "-1" }));
   row.lives.forEach((one, at) => {
     const bar = element.bars.get(one.id);
+    if (bar.life === one && bar.of === row.lives.length) return;
+    [bar.life, bar.of] = [one, row.lives.length];
     const open = one.ended === null || one.ended === undefined;
     setAttribute(bar, "class", `inc r-${known(one.role)}${open ? " open" : ""}${mark(one)}`);
     style(bar, "--b", one.began);
     style(bar, "--e", open ? 1e9 : one.ended);
     setAttribute(bar, "aria-label", sentence(row, one, at));
   });
-  say(now, told || "");
 }
 
 const ROLES = ["master", "server", "worker", "teacher"];
@@ -143,20 +170,6 @@ function sentence(row, one, at) {
 function tableRow(row, one, at) {
   return [row.name, at + 1, clock(one.began), one.ended == null ? "runs" : clock(one.ended),
     one.end || "", one.machine || "", one.why || ""];
-}
-
-// What a process says of itself now: the rate of a worker, else its state.
-function living(status) {
-  const found = new Map();
-  const put = (prefix, list) => (list || []).forEach((one) => {
-    const rate = one.records_per_s;
-    const text = rate > 0 ? `${count(rate)}/s` : one.state || "";
-    found.set(`${prefix}-${one.index}`, text);
-  });
-  put("worker", status.workers);
-  put("server", status.servers);
-  put("teacher", status.teachers);
-  return found;
 }
 
 // One stop of the tab key for the whole plot; arrows go on from bar to bar.
