@@ -1,7 +1,7 @@
-"""One file that is the whole page with one job's data in it: it opens from a disk, without a server.
+"""The page with one job's data in one file, which opens from a disk and needs no server.
 
-The page's modules import each other by relative names, which a browser does not follow in a file that
-is opened from a disk. So they are put into one script, each as a function that returns what it
+The page's modules import each other by relative names, which a browser does not follow in a file
+that is opened from a disk. So they are put into one script, each as a function that returns what it
 exports, in the order in which they need each other. Their form is held by a test: imports are
 `import { a, b } from "./x.js";`, exports stand before `function`, `class` or `const`.
 """
@@ -26,7 +26,7 @@ def single_file(snapshot: Mapping[str, Any]) -> str:
     styles = "".join(_LINKS.findall(_text("index.html")))
     names = re.findall(r'href="page/([\w.-]+\.css)"', styles)
     head = [f"<style>\n{_text(name)}</style>\n" for name in names]
-    # In JSON a "<" only stands in a text, where its escape means the same: no text ends the element.
+    # In JSON a "<" stands in texts only, where its escape means the same: none ends the element.
     data = json.dumps(snapshot, allow_nan=False).replace("<", "\\u003c")
     head += [f'<script type="application/json" id="edl-snapshot">{data}</script>\n']
     head += [f"<script>\n{_text('uPlot.iife.min.js')}</script>\n"]

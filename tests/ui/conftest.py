@@ -1,4 +1,4 @@
-"""A browser for the page, and a server that plays jobs to it; skipped with a word where there is none."""
+"""A browser for the page, and a server that plays jobs to it; without one tests are skipped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from ui.page_server import PageServer
 from ui.story import Story
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +13,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 PAGE = Path(__file__).parents[2] / "dashboard" / "page"
 CSRF = "of-this-session"
-TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+TYPES = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".html": "text/html",
+}
 
 
 class PageServer:
@@ -79,10 +85,9 @@ class PageServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                try:
+                # The page may go away in the midst of an answer.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     server._get(self)
-                except (BrokenPipeError, ConnectionResetError):
-                    pass  # the page went away in the midst of an answer
 
             def do_POST(self) -> None:
                 server._post(self)
@@ -118,7 +123,9 @@ class PageServer:
     def _file(self, request: BaseHTTPRequestHandler, name: str) -> None:
         content = (PAGE / name).read_bytes()
         if name == "index.html":
-            content = content.replace(b'"edl-csrf" content=""', f'"edl-csrf" content="{CSRF}"'.encode())
+            content = content.replace(
+                b'"edl-csrf" content=""', f'"edl-csrf" content="{CSRF}"'.encode()
+            )
         _answer(request, 200, content, f"{TYPES[Path(name).suffix]}; charset=utf-8")
 
     def _stream(

@@ -1,7 +1,7 @@
 """A job that is played: what a dashboard's server would tell of it, moment by moment.
 
 Deterministic: workers lease tasks in order, compute, and are killed at the moments that are given.
-`Story.advance` goes on, `Story.snapshot` is the contract's snapshot, `change` what differs between two.
+`Story.advance` goes on, `Story.snapshot` is the contract's snapshot, `change` the difference.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from ui.story import KILLS, Story, change
 
 pytestmark = pytest.mark.ui
@@ -71,9 +70,11 @@ def test_each_state_shows_its_counts_and_has_a_table_for_each_chart(state, visit
 
 
 def _legend(page: Any, part: str, kind: str) -> str:
-    return page.inner_text(f"{part} .legend [data-kind='{kind}'] .value") if page.locator(
-        f"{part} .legend:visible"
-    ).count() else "0"
+    return (
+        page.inner_text(f"{part} .legend [data-kind='{kind}'] .value")
+        if page.locator(f"{part} .legend:visible").count()
+        else "0"
+    )
 
 
 def _cells(told: dict[str, Any], kind: str) -> int:
@@ -105,24 +106,16 @@ def test_each_of_20000_tasks_is_painted_by_its_state(visit):
     page = visit.job(story)
 
     painted = page.evaluate(
-        """(index) => {
-            const canvas = document.querySelector('.strip canvas');
-            const slider = document.querySelector('.strip');
-            const tell = (at) => {  // the slider's cursor stands on the cell that it names
-                slider.focus();
-                slider.dispatchEvent(new KeyboardEvent('keydown', {key: 'Home'}));
-                const place = document.querySelector('.strip .cursor').style;
-                return [place.width, place.height];
-            };
-            const [wide, high] = tell(index).map(parseFloat);
-            const columns = Math.round(slider.clientWidth / wide);
-            const scale = canvas.width / slider.clientWidth;
-            const at = (i) => [...canvas.getContext('2d').getImageData(
-                ((i % columns) + 0.5) * wide * scale, (Math.floor(i / columns) + 0.5) * high * scale,
-                1, 1).data];
-            return [at(3), at(19990), columns * Math.ceil(20000 / columns)];
-        }""",
-        0,
+        """async () => {
+            const { layout } = await import("/page/strip.js");
+            const canvas = document.querySelector(".strip canvas");
+            const place = layout(20000, canvas.parentElement.clientWidth);
+            const scale = canvas.width / canvas.parentElement.clientWidth;
+            const at = (index) => [...canvas.getContext("2d").getImageData(
+                (index % place.columns + 0.5) * place.wide * scale,
+                (Math.floor(index / place.columns) + 0.5) * place.high * scale, 1, 1).data];
+            return [at(3), at(19990), place.columns * place.rows];
+        }"""
     )
     assert told["tasks"]["runs"][0][0] in ("done", "recomputed")
     assert painted[0] != painted[1]
@@ -204,8 +197,14 @@ def test_teachers_scheduler_and_cost_are_shown_where_there_are_any(visit):
     assert 0 == page.locator(".part-teaching:visible, .part-schedule:visible").count()
 
     story.extra = {
-        "teaching": {"wait_share": 0.125, "records": 1200, "cached": 300, "decisions": [
-            {"t": 3, "wanted": 2, "before": 1, "why": "workers waited 12 % of their time"}]},
+        "teaching": {
+            "wait_share": 0.125,
+            "records": 1200,
+            "cached": 300,
+            "decisions": [
+                {"t": 3, "wanted": 2, "before": 1, "why": "workers waited 12 % of their time"}
+            ],
+        },
         "schedule": {"why": "3 workers, since two-tower has the others", "workers": 3},
         "cost": {"useful_s": 360.0, "usd": 1.25},
     }

@@ -1,4 +1,4 @@
-"""The stream: what comes is drawn at once, a line that is cut comes back, and nothing is doubled."""
+"""The stream: what comes is drawn at once, a line that is cut comes back, nothing is doubled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import time
 
 import pytest
-
 from ui.story import KILLS, Story, change
 
 pytestmark = pytest.mark.ui
@@ -36,7 +35,13 @@ def test_what_is_told_is_what_a_fresh_page_shows(visit, site):
     page.wait_for_selector(f".event[data-id='{last}']")
     fresh = visit.job(story)
 
-    for part in (".figures", ".part-meter .legend", ".part-tasks .legend", ".part-shards", ".events"):
+    for part in (
+        ".figures",
+        ".part-meter .legend",
+        ".part-tasks .legend",
+        ".part-shards",
+        ".events",
+    ):
         assert fresh.inner_text(part) == page.inner_text(part), part
     bars = "all => all.map(one => one.getAttribute('aria-label'))"
     assert fresh.eval_on_selector_all(".inc", bars) == page.eval_on_selector_all(".inc", bars)
@@ -113,7 +118,12 @@ def heap(session) -> float:
 
 @pytest.mark.slow
 def test_the_heap_does_not_grow(visit, site):
-    story = Story(workers=8, tasks=6000, rate=600, kills=tuple((9.0 * n, f"worker-{n % 8}") for n in range(1, 60)))
+    story = Story(
+        workers=8,
+        tasks=6000,
+        rate=600,
+        kills=tuple((9.0 * n, f"worker-{n % 8}") for n in range(1, 60)),
+    )
     page = visit.job(story.advance(150))  # its series are full
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")

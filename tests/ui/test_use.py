@@ -7,14 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from ui.story import KILLS, Story, change
 
 pytestmark = pytest.mark.ui
 
 ALL = ["scale", "checkpoint", "suspend", "resume", "stop", "kill"]
 PHONE = {"viewport": {"width": 360, "height": 780}}
-HOSTILE = "<img src=x onerror=\"window.hit=1\"><script>window.hit=1</script>';--"
+HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>\';--'
 
 
 def running(t: float = 75.0, **more) -> Story:
@@ -176,8 +175,12 @@ def test_events_are_told_to_screen_readers_at_most_every_five_seconds(visit, sit
     story = running(30)
     page = visit.job(story)
     page.evaluate(
-        """() => { window.told = []; new MutationObserver(() => window.told.push(1)).observe(
-        document.querySelector('[role=log]'), {childList: true, characterData: true, subtree: true}); }"""
+        """() => {
+            window.told = [];
+            const all = {childList: true, characterData: true, subtree: true};
+            const log = document.querySelector("[role=log]");
+            new MutationObserver(() => window.told.push(1)).observe(log, all);
+        }"""
     )
 
     for number in range(30):
@@ -195,7 +198,12 @@ def test_hostile_names_and_texts_are_only_text(visit, site):
     story.tell(HOSTILE, HOSTILE)
     story.scalars[HOSTILE] = [[1, 2.0, 3.0], [2, 3.0, 4.0]]
     told = story.snapshot()
-    told["incarnations"][-1] |= {"name": HOSTILE, "machine": HOSTILE, "role": HOSTILE, "why": HOSTILE}
+    told["incarnations"][-1] |= {
+        "name": HOSTILE,
+        "machine": HOSTILE,
+        "role": HOSTILE,
+        "why": HOSTILE,
+    }
     told["incarnations"][-1] |= {"ended": 20.0, "end": f'" {HOSTILE}'}
     told["shards"][0] |= {"name": HOSTILE, "state": HOSTILE}
     told["health"] = {"level": f'x" {HOSTILE}', "text": HOSTILE}
@@ -245,5 +253,6 @@ def test_the_pure_modules_do_what_their_tests_under_node_say():
     if shutil.which("node") is None:
         pytest.skip("the page's pure modules are tested by node: apt-get install nodejs")
     tests = Path(__file__).with_name("state.test.mjs")
-    ran = subprocess.run(["node", "--test", str(tests)], capture_output=True, text=True, timeout=60)
+    command = ["node", "--test", str(tests)]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert 0 == ran.returncode, ran.stdout + ran.stderr

@@ -1,4 +1,4 @@
-"""The page's files: small, of one form, with nothing that could become markup or leave the origin."""
+"""The page's files: small, of one form, nothing becomes markup or leaves the origin."""
 
 import gzip
 import hashlib
