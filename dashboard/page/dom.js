@@ -102,6 +102,12 @@ export function fillRows(body, rows) {
   });
 }
 
+// Below a chart: its legend, in whose place stands what is pointed at, and its table.
+export function foot(legend, reading, table) {
+  reading.classList.add("reading", "empty");
+  return h("div", { class: "foot" }, h("div", { class: "foot-text" }, legend, reading), table);
+}
+
 // A swatch with its name and its number; `kind` gives colour and pattern (app.css).
 export function legend(kinds) {
   const values = {};

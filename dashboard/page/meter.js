@@ -2,7 +2,7 @@
 // And the bar of goodput: what the seconds of all replicas went into.
 
 import { count, lasting, percent } from "./format.js";
-import { h, legend, say, section, setAttribute, style, twin } from "./dom.js";
+import { foot, h, legend, say, section, setAttribute, style, twin } from "./dom.js";
 
 const RECORDS = [
   ["done", "applied", "applied"],
@@ -16,7 +16,7 @@ export function meter() {
   const counts = legend([
     ["done", "applied"],
     ["leased", "leased"],
-    ["recomputed", "computed again, applied once"],
+    ["recomputed", "computed again"],
     ["quarantined", "quarantined"],
     ["todo", "to do"],
   ]);
@@ -25,7 +25,8 @@ export function meter() {
   const verdict = h("p", { class: "verdict" }, h("i", { class: "tick", "aria-hidden": "true" }),
     lost, " lost", h("span", { class: "dot", "aria-hidden": "true" }), twice, " twice");
   const table = twin("Records of the job", ["records", "number", "share"]);
-  const part = section("meter", "Exactly once", verdict, bar.element, counts.element, table.element);
+  const part = section("meter", "Exactly once", verdict, bar.element,
+    foot(counts.element, h("p"), table.element));
   return {
     element: part.element,
     keys: ["meter", "status"],
@@ -36,8 +37,7 @@ export function meter() {
       for (const [kind, name] of [["done", "applied"], ["leased", "leased"],
         ["recomputed", "recomputed"], ["quarantined", "quarantined"], ["todo", "todo"]]) {
         say(counts.values[kind], count(told[name]));
-        const share = kind === "recomputed" ? "" : percent(told[name], whole);
-        say(counts.values[kind].share, share === "–" ? "" : share);
+        say(counts.values[kind].share, kind !== "recomputed" && told[name] && whole ? percent(told[name], whole) : "");
       }
       const known = whole !== null;
       part.element.hidden = !known && state.status.state !== "starting"; // a job without such books
@@ -76,7 +76,8 @@ export function goodput() {
   const bar = stacked(SECONDS.map(([kind]) => `g-${kind}`), "Goodput");
   const counts = legend(SECONDS.map(([kind, label]) => [`g-${kind}`, label]));
   const table = twin("Goodput: seconds of all replicas", ["what", "seconds", "share"]);
-  const part = section("goodput", "Goodput", bar.element, counts.element, table.element);
+  const part = section("goodput", "Goodput", bar.element,
+    foot(counts.element, h("p"), table.element));
   return {
     element: part.element,
     keys: ["goodput"],

@@ -144,9 +144,9 @@ export function hasEnded(state) {
 
 // The seconds since the job's start, `since` seconds after the state was heard.
 export function jobNow(state, since) {
-  const told = state.status.started_s_ago || 0;
   const last = Math.max(0, ...[...state.incarnations.values()].map((one) => one.ended ?? one.began));
-  return Math.max(told, last) + (state.live && !hasEnded(state) ? since : 0);
+  if (hasEnded(state) && last > 0) return last;
+  return Math.max(state.status.started_s_ago || 0, last) + (state.live ? since : 0);
 }
 
 // Ends that were no one's wish: they are marked on every axis of time.

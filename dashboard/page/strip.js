@@ -1,7 +1,7 @@
 // The task strip: one cell a task of the epoch, in order, on a canvas; a slider says of each what it is.
 
 import { count, percent } from "./format.js";
-import { h, legend, say, section, setAttribute, style, themed, twin } from "./dom.js";
+import { foot, h, legend, say, section, setAttribute, style, themed, twin } from "./dom.js";
 import { TASK_STATES, expanded, taskAt, taskCounts } from "./state.js";
 
 const NAMES = {
@@ -33,11 +33,11 @@ export function strip() {
   const cursor = h("i", { class: "cursor", "aria-hidden": "true", hidden: true });
   const slider = h("div", { class: "strip", role: "slider", tabindex: "0", "aria-label": "Task",
     "aria-valuemin": "0", "aria-valuemax": "0", "aria-valuenow": "0" }, canvas, cursor);
-  const reading = h("p", { class: "reading empty" });
+  const reading = h("p");
   const kinds = ["done", "recomputed", "leased", "quarantined", "todo"];
   const counts = legend(kinds.map((kind) => [kind, NAMES[kind]]));
   const table = twin("Tasks of the epoch, in order", ["from", "to", "tasks", "state", "by"]);
-  const part = section("tasks", "Tasks", slider, counts.element, reading, table.element);
+  const part = section("tasks", "Tasks", slider, foot(counts.element, reading, table.element));
   let tasks = { runs: [], by: [] };
   let cells = new Uint8Array(0);
   let place = layout(0, 1);

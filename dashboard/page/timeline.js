@@ -4,8 +4,8 @@
 // properties, so a change of the span (two properties of the plot) moves all of them at once.
 
 import { clock, count, lasting, plural } from "./format.js";
-import { h, keyed, say, section, setAttribute, style, twin } from "./dom.js";
-import { deaths, isDeath, rows } from "./state.js";
+import { foot, h, keyed, say, section, setAttribute, style, twin } from "./dom.js";
+import { deaths, hasEnded, isDeath, rows } from "./state.js";
 
 const ENDS = {
   killed: "was killed",
@@ -26,7 +26,7 @@ export function timeline(span) {
   const over = h("div", { class: "tl-over", "aria-hidden": "true" }, ticks, faults, veil);
   const box = h("div", { class: "tl", role: "group", "aria-label": "Incarnations" }, plot, over);
   const scroll = h("div", { class: "tl-scroll" }, box);
-  const reading = h("p", { class: "reading empty" });
+  const reading = h("p");
   const table = twin("Incarnations of every process", [
     "process", "incarnation", "began", "ended", "end", "machine", "why",
   ]);
@@ -34,7 +34,8 @@ export function timeline(span) {
   const filter = h("label", { class: "check", for: "tl-only" }, only, "only those that died");
   const windows = spanButtons(span);
   const tools = h("div", { class: "tools" }, filter, windows);
-  const part = section("timeline", "Incarnations", tools, scroll, axis, reading, key(), table.element);
+  const part = section("timeline", "Incarnations", tools, scroll, axis,
+    foot(key(), reading, table.element));
   const known = { rows: new Map(), faults: new Map(), ticks: new Map(), axis: new Map() };
   let state = null;
   let listed = [];
@@ -59,7 +60,8 @@ export function timeline(span) {
       for (const one of state.status[list] || []) {
         const row = known.rows.get(`${role}-${one.index}`);
         const rate = one.records_per_s;
-        if (row) say(row.lastElementChild, rate > 0 ? `${count(rate)}/s` : one.state || "");
+        const text = hasEnded(state) ? "" : rate > 0 ? `${count(rate)}/s` : one.state || "";
+        if (row) say(row.lastElementChild, text);
       }
     }
   }

@@ -32,7 +32,7 @@ class Process:
 
     @property
     def name(self) -> str:
-        return f"{self.role}-{self.index}"
+        return "master" if self.role == "master" else f"{self.role}-{self.index}"
 
 
 class Story:
