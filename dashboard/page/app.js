@@ -49,10 +49,10 @@ function jobView(job, saved) {
     asked = false;
     const changed = dirty;
     dirty = new Set();
-    time();
     for (const panel of panels) {
       if (panel.keys.some((key) => changed.has(key))) panel.update(state, changed);
     }
+    time();
     top.refresh(link, since());
   }
 

@@ -26,7 +26,7 @@ export function charts(span) {
   const tools = h("div", { class: "tools" },
     h("div", { class: "choice", role: "group", "aria-label": "Axis" }, ...axes));
   const part = section("charts", "Loss and metrics", tools, grid, more);
-  const shared = { span, axis: "time", faults: [], versions: [] };
+  const shared = { span, axis: "time", faults: [], versions: [], reach: [0, 1] };
   const known = new Map();
   let everything = false;
   let state = null;
@@ -48,10 +48,15 @@ export function charts(span) {
       chart.element.chart = chart;
       return chart.element;
     });
+    const versions = drawn.flatMap((name) => state.scalars.get(name).map((point) => point[0]));
+    const least = versions.reduce((low, version) => Math.min(low, version), Infinity);
+    shared.reach = [least, versions.reduce((high, version) => Math.max(high, version), least + 1)];
     for (const name of drawn) known.get(name).chart.update(state.scalars.get(name));
     more.hidden = drawn.length === names.length;
     say(more, `show ${count(names.length - drawn.length)} more`);
-    say(part.remark, names.length ? "" : "none yet: the first comes with the first steps");
+    const thick = drawn.some((name) => state.scalars.get(name).length >= SMOOTHED_FROM);
+    say(part.remark, !names.length ? "none yet: the first comes with the first steps"
+      : thick ? "thin: as told, thick: smoothed" : "");
     tools.hidden = !names.length;
   }
 
@@ -69,14 +74,13 @@ export function charts(span) {
 }
 
 function one(name, shared) {
-  const value = h("span", { class: "last" });
   const reading = h("span", { class: "reading" });
   const holder = h("div", { class: "plot", role: "slider", tabindex: "0", "aria-label": `${name}, over time`,
     "aria-valuemin": "0", "aria-valuemax": "0", "aria-valuenow": "0", "aria-valuetext": "no value yet" });
-  const tag = h("span", { class: "tag", "aria-hidden": "true" });
+  const tag = h("span", { class: "tag" });
   const table = twin(`${name} by version`, ["version", "time", name]);
   const element = h("figure", { class: "chart", "data-series": name },
-    h("figcaption", {}, h("h3", { text: name }), value, reading),
+    h("figcaption", {}, h("h3", { text: name }), reading),
     h("div", { class: "plot-box" }, holder, tag), table.element);
   let points = [];
   let plot = null;
@@ -131,8 +135,6 @@ function one(name, shared) {
       const shape = (list) => `${list.length >= SMOOTHED_FROM} ${list.length < POINTS_UNTIL}`;
       const same = plot && shape(points) === shape(told);
       points = told;
-      const last = points[points.length - 1];
-      say(value, last ? significant(last[2]) : "");
       setAttribute(holder, "aria-valuemax", Math.max(0, points.length - 1));
       table.update(() => points.slice(-TABLE_ROWS).reverse().map((point) =>
         [count(point[0]), clock(point[1]), significant(point[2], 6)]));
@@ -169,7 +171,7 @@ function options(holder, shared, points, read, label) {
       drag: { x: time, y: false, setScale: false },
       points: { size: 7, fill: themed("line-1") },
     },
-    scales: { x: { time: false, range: time ? () => [shared.span.from, shared.span.to] : undefined } },
+    scales: { x: { time: false, range: () => (time ? [shared.span.from, shared.span.to] : shared.reach) } },
     axes: [
       { ...axis, size: 24, gap: 4, space: 70, values: (_, ticks) => ticks.map((x) => (time ? clock(x) : count(x))),
         splits: time ? (plot) => shared.span.ticks(Math.max(2, plot.over.clientWidth / 90 || 8)) : undefined },

@@ -24,6 +24,7 @@ export function header(job, many) {
   function refresh(link, since) {
     const [level, text] = freshness(state, link, since);
     if (!state) say(health.lastElementChild, link.refused || "Waits for the first word of this job…");
+    health.classList.toggle("stale", level === "bad" && Boolean(state));
     setAttribute(fresh, "class", `fresh f-${level}`);
     say(fresh.lastElementChild, text);
   }
@@ -37,7 +38,7 @@ export function header(job, many) {
       const level = LEVELS.includes(state.health.level) ? state.health.level : "good";
       const text = state.health.text || state.status.state || "not heard of yet";
       if (!health.classList.contains(`l-${level}`)) say(live, text);
-      setAttribute(health, "class", `health l-${level}`);
+      setAttribute(health, "class", `health l-${level}`); // and what is told is fresh
       say(health.lastElementChild, text);
       const { records_done: done, records_total: total } = state.status;
       list.update(state);

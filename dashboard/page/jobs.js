@@ -4,7 +4,7 @@ import { clock, count, percent, short, significant } from "./format.js";
 import { h, keyed, say, setAttribute, style } from "./dom.js";
 import { ENDED } from "./state.js";
 
-const HEADS = ["job", "state", "done", "", "rate", "loss", "workers", "for", "says"];
+const HEADS = ["job", "state", "done", "", "rate", "loss", "workers", "ran", "says"];
 
 export function jobList() {
   const body = h("tbody");

@@ -89,7 +89,7 @@ export function goodput() {
       SECONDS.forEach(([kind], at) => {
         const item = counts.values[`g-${kind}`];
         say(item, percent(values[at], whole));
-        item.closest("li").hidden = told[kind] === undefined;
+        item.closest("li").hidden = !told[kind];
       });
       say(part.remark, whole ? `${percent(told.useful, whole)} useful of ${lasting(whole)}` : "not told yet");
       table.update(() => SECONDS.filter(([kind]) => told[kind] !== undefined).map(([kind, label]) =>

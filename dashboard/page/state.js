@@ -144,8 +144,9 @@ export function hasEnded(state) {
 
 // The seconds since the job's start, `since` seconds after the state was heard.
 export function jobNow(state, since) {
-  const last = Math.max(0, ...[...state.incarnations.values()].map((one) => one.ended ?? one.began));
-  if (hasEnded(state) && last > 0) return last;
+  const lives = [...state.incarnations.values()];
+  const last = lives.reduce((latest, one) => Math.max(latest, one.ended ?? one.began), 0);
+  if (lives.length && lives.every((one) => one.ended != null)) return last;
   return Math.max(state.status.started_s_ago || 0, last) + (state.live ? since : 0);
 }
 

@@ -77,6 +77,8 @@ class Story:
 
     def advance(self, seconds: float) -> Story:
         for _ in range(round(seconds / STEP_S)):
+            if self.has_ended:
+                break
             self.t += STEP_S
             while self._kills and self._kills[0][0] <= self.t:
                 self.kill(self._kills.pop(0)[1])
@@ -87,6 +89,10 @@ class Story:
             if self.done and any(each.began is not None for each in self.processes):
                 self._end()
         return self
+
+    @property
+    def has_ended(self) -> bool:
+        return self.t > 1 and all(each.began is None for each in self.processes)
 
     @property
     def done(self) -> bool:
@@ -173,7 +179,7 @@ class Story:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what the page is told first, as values of its own."""
-        ended = not any(each.began is not None for each in self.processes) and self.t > 1
+        ended = self.has_ended
         runs = [(state, len(list(group))) for state, group in groupby(self._cells())]
         told = {
             "schema": "edl-dashboard-1",
