@@ -34,7 +34,7 @@ function jobView(job, saved) {
   const below = [logs(job, saved ? null : getText)];
   const panels = [top, doing, ...main, ...side, ...below];
   const of = (list) => list.map((panel) => panel.element);
-  const element = h("div", { class: "job" }, top.element,
+  const element = h("div", { class: "job waiting" }, top.element,
     h("main", { id: "main", tabindex: "-1" },
       h("div", { class: "wide" }, ...of(main)), h("aside", { class: "side", "aria-label": "Events and load" }, ...of(side)),
       h("div", { class: "below" }, ...of(below))));
@@ -47,6 +47,7 @@ function jobView(job, saved) {
 
   function draw() {
     asked = false;
+    element.classList.remove("waiting");
     const changed = dirty;
     dirty = new Set();
     for (const panel of panels) {

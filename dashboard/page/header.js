@@ -50,8 +50,8 @@ export function header(job, many) {
 // [level, words]: what of the page is old, and why. The nearest fault is told, not the farthest.
 export function freshness(state, link, since) {
   if (link.saved) return ["ended", `saved ${new Date(state.at * 1000).toLocaleString("en-GB")}`];
+  if (!state) return link.lost === null ? ["ended", "connecting"] : ["warn", "asks again"];
   if (link.refused) return ["bad", link.refused];
-  if (!state && link.lost === null) return ["ended", "connecting"];
   if (link.lost !== null) {
     return ["bad", `connection lost ${lasting(link.lost)} ago, trying again; this is what was known`];
   }
@@ -65,45 +65,62 @@ export function freshness(state, link, since) {
 }
 
 function figures() {
-  const cells = new Map();
   const element = h("dl", { class: "figures" });
-  const put = (name, value, unit = "", alert = false) => {
-    if (!cells.has(name)) {
-      const cell = h("div", { "data-figure": name }, h("dt", { text: name }),
-        h("dd", {}, h("span", { class: "number" }), h("span", { class: "unit" })));
-      cells.set(name, cell);
-      element.append(cell);
-    }
-    const cell = cells.get(name);
-    cell.hidden = value === null;
-    say(cell.querySelector(".number"), value ?? "");
-    say(cell.querySelector(".unit"), unit);
-    cell.classList.toggle("alert", alert);
+  const cells = new Map(FIGURES.map((name) => [name, h("div", { "data-figure": name, hidden: true },
+    h("dt", { text: name }), h("dd", {}, h("span", { class: "number" }), h("span", { class: "unit" })))]));
+  element.append(...cells.values());
+  return {
+    element,
+    update(state) {
+      const told = hasEnded(state) ? { ...common(state), ...whole(state) } : { ...common(state), ...now(state) };
+      for (const [name, cell] of cells) {
+        const [value, unit] = told[name] || [null, ""];
+        cell.hidden = value === null;
+        say(cell.querySelector(".number"), value ?? "");
+        say(cell.querySelector(".unit"), unit || "");
+        cell.classList.toggle("alert", name === "deaths" && value !== "0");
+      }
+    },
   };
-  return { element, update: (state) => tell(state, put) };
 }
 
-function tell(state, put) {
+const FIGURES = ["records", "done", "epoch", "rate", "mean rate", "loss", "version", "workers", "servers",
+  "deaths", "running for", "took", "about left"];
+
+// Of each figure its number and its unit; what is not told, or has no meaning, is left out.
+function common(state) {
   const status = state.status;
-  const total = status.records_total;
-  put("records", short(status.records_done), total ? `of ${short(total)}` : "");
-  put("done", total ? percent(status.records_done, total) : null);
-  const epochs = status.num_epochs;
-  put("epoch", epochs ? String(Math.min((status.epoch ?? 0) + 1, epochs)) : null, epochs ? `of ${epochs}` : "");
-  const rate = status.records_per_s;
-  const over = hasEnded(state);
-  const mean = over && status.run_s ? (status.records_done - (status.records_before || 0)) / status.run_s : null;
-  put(over ? "mean rate" : "rate", short(over ? mean : rate), "/s");
-  put("loss", status.loss == null ? null : significant(status.loss));
-  put("version", short(status.version));
-  const there = (list) => (list || []).filter((one) => one.heartbeat_age_s !== null).length;
-  if (status.workers) put("workers", over ? count(status.workers.length) : count(there(status.workers)), ofAll(status.workers, over));
-  if (status.servers?.length) put("servers", over ? count(status.servers.length) : count(there(status.servers)), ofAll(status.servers, over));
-  const died = deaths(state).length;
-  put("deaths", count(died), "", died > 0);
-  put(over ? "took" : "running for", clock(status.run_s));
-  const left = total && rate > 0 && !over ? (total - status.records_done) / rate : null;
-  put("about left", left === null ? null : clock(left));
+  const { records_total: total, num_epochs: epochs } = status;
+  const told = {
+    records: [short(status.records_done), total ? `of ${short(total)}` : ""],
+    version: [short(status.version)],
+    deaths: [count(deaths(state).length)],
+  };
+  if (total) told.done = [percent(status.records_done, total)];
+  if (epochs) told.epoch = [String(Math.min((status.epoch ?? 0) + 1, epochs)), `of ${epochs}`];
+  return told;
 }
 
-const ofAll = (list, over) => (over ? "" : `of ${count(list.length)}`);
+function now(state) {
+  const { records_done: done, records_total: total, records_per_s: rate, loss, run_s: ran } = state.status;
+  const told = { rate: [short(rate), "/s"], "running for": [clock(ran)] };
+  if (loss != null) told.loss = [significant(loss)];
+  if (total && rate > 0) told["about left"] = [clock((total - done) / rate)];
+  for (const name of ["workers", "servers"]) {
+    const list = state.status[name] || [];
+    const there = list.filter((one) => one.heartbeat_age_s !== null).length;
+    if (list.length) told[name] = [count(there), `of ${count(list.length)}`];
+  }
+  return told;
+}
+
+function whole(state) {
+  const { records_done: done, records_before: before, run_s: ran } = state.status;
+  const told = { took: [clock(ran)] };
+  if (ran) told["mean rate"] = [short(Math.round((done - (before || 0)) / ran)), "/s"];
+  for (const name of ["workers", "servers"]) {
+    const list = state.status[name] || [];
+    if (list.length) told[name] = [count(list.length)];
+  }
+  return told;
+}

@@ -3,6 +3,8 @@
 import { bytes, count, lasting, percent, short, significant, title } from "./format.js";
 import { fillRows, h, say, section, style } from "./dom.js";
 
+const HERE = ["ready", "running", "serving"];
+
 export function shards() {
   const body = h("tbody");
   const heads = ["server", "rows", "size", "pulls/s", "pushes/s"];
@@ -24,10 +26,11 @@ export function shards() {
       all.forEach((one, at) => {
         const cells = body.rows[at].cells;
         fields.forEach((field, column) => field && style(cells[column], "--heat", (one[field] || 0) / most[column]));
-        body.rows[at].className = one.state && one.state !== "ready" && one.state !== "running" ? "away" : "";
+        body.rows[at].className = !one.state || HERE.includes(one.state) ? "" : "away";
         body.rows[at].title = one.state || "";
       });
-      say(part.remark, all.length ? `${count(all.length)}, ${short(sum(all, "rows"))} rows, ${bytes(sum(all, "nbytes"))}` : "");
+      const [rows, nbytes] = [sum(all, "rows"), sum(all, "nbytes")];
+      say(part.remark, rows ? `${count(all.length)}, ${short(rows)} rows, ${bytes(nbytes)}` : count(all.length));
     },
   };
 }

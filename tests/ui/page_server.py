@@ -13,6 +13,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 PAGE = Path(__file__).parents[2] / "dashboard" / "page"
 CSRF = "of-this-session"
+CSP = (
+    "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
+    "object-src 'none'"
+)
 TYPES = {
     ".js": "text/javascript",
     ".css": "text/css",
@@ -159,7 +163,7 @@ class PageServer:
 def _head(request: BaseHTTPRequestHandler, code: int, kind: str) -> None:
     request.send_response(code)
     request.send_header("Content-Type", kind)
-    request.send_header("Content-Security-Policy", "default-src 'self'")
+    request.send_header("Content-Security-Policy", CSP)
     request.send_header("Cache-Control", "no-store")
     request.end_headers()
 
