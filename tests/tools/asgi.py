@@ -49,8 +49,8 @@ async def ask(
 
     lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
     plain, _, query = path.partition("?")
-    scope: dict[str, Any] = {"type": "http", "method": method, "path": unquote(plain), "headers": lines}
-    scope |= {"query_string": query.encode(), "raw_path": plain.encode()}
+    scope: dict[str, Any] = {"type": "http", "method": method, "headers": lines}
+    scope |= {"path": unquote(plain), "query_string": query.encode(), "raw_path": plain.encode()}
     await app(scope, receive, send)
     start, *rest = sent
     return Reply(
