@@ -31,9 +31,10 @@ from tools import leaks
 
 VARIABLE = "EDL_TEST_NURSERY"
 _ROOM = 64  # for the mark of leaks.py, which it finds in /proc/PID/environ
-_READ_AT_IMPORT = ("GOMP_", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "NUMBA_")
-_READ_AT_IMPORT += ("MALLOC_", "GLIBC_", "LD_", "PYTHON", "CUDA_", "EDL_FAULTS", "EDL_NET")
-_READ_AT_IMPORT += ("EDL_KERNEL",)
+_READ_AT_IMPORT = (
+    *("GOMP_", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "NUMBA_", "CUDA_"),
+    *("MALLOC_", "GLIBC_", "LD_", "PYTHON", "EDL_FAULTS", "EDL_NET", "EDL_KERNEL"),
+)
 _NBYTES = 1 << 20
 
 
