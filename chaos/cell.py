@@ -45,7 +45,7 @@ _LESSONS_FROM = 2000.0  # of record r that many and r more: no sum of two is ano
 _WITHOUT = ("wait", "hard_labels")
 # Of cells whose fault is one of a job that is followed. Beside the start of a consumer on a busy
 # machine nobody may be taken for lost.
-DELTA_S, FOLLOWED_LEASE_S, _FOLLOWED_SERVER_TIMEOUT_S = 0.2, 5.0, 20.0
+DELTA_S, FOLLOWED_LEASE_S, FOLLOWED_SERVER_TIMEOUT_S = 0.2, 5.0, 20.0
 _DELAY_S, _FOLLOWED_DELAY_S = 0.008, 0.03  # of a minibatch: some seconds of deltas
 _CATCH_UP_S = 60.0  # the start of a consumer, a busy machine
 _END_S = 120.0  # a job of two seconds, every recovery that a fault may ask for, a busy machine
@@ -122,7 +122,7 @@ def settings(
         num_workers=WORKERS,
         num_ps=SERVERS,
         lease_s=FOLLOWED_LEASE_S if has_deltas else LEASE_S,
-        server_timeout_s=_FOLLOWED_SERVER_TIMEOUT_S if has_deltas else server_timeout_s,
+        server_timeout_s=FOLLOWED_SERVER_TIMEOUT_S if has_deltas else server_timeout_s,
         snapshot_s=0.2,
         use_async=mode == "async",
         grads_to_wait=pushes,

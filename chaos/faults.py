@@ -373,6 +373,14 @@ FAULTS = (
         is_outside=True,
     ),
     Fault(
+        "stop consumer",
+        f"SIGSTOP for {_SLEEP_S:g} s: ten deltas, or a new base and no way to it",
+        _sleep("consumer", _SLEEP_S),
+        {"consumer": 1},
+        has_deltas=True,
+        is_outside=True,
+    ),
+    Fault(
         "delta store full",
         "ENOSPC at the next three files",
         _at_deltas({"do": "oserror", "errno": errno.ENOSPC}, 3),
