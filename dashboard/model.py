@@ -77,6 +77,8 @@ class Model:
             return
         self._event_id = number
         kind = str(event.get("kind") or "other")
+        if event.get("end") == "finished":  # it was to leave: nobody mourns it
+            kind = "other"
         told = {"id": number, "t": event["t"], "text": str(event["text"]), "kind": kind}
         whose = {name: event[name] for name in ("role", "index") if name in event}
         self._events.append({**told, **whose})
@@ -155,12 +157,15 @@ class _Shard:
         self._incarnation = ""
         self._before: tuple[float, float, float] | None = None  # time, pulls, pushes
         self._rates: dict[str, float] = {}
+        self._sizes: dict[str, int] = {}
 
     def hear(self, row: Mapping[str, Any], t: float) -> None:
         if row.get("incarnation") != self._incarnation:
             self._incarnation, self._before = str(row.get("incarnation")), None
             self._rates = {}
+        self._sizes |= {name: int(row[name]) for name in ("rows", "nbytes") if name in row}
         if "pulls" not in row:
+            self._rates = {}
             return
         now = t, float(row["pulls"]), float(row["pushes"])
         if self._before is None:
@@ -174,9 +179,9 @@ class _Shard:
             self._before = now
 
     def told(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        figures = {name: int(row[name]) for name in ("rows", "nbytes") if name in row}
+        """Return what the page is told of the server; of one that is gone its last sizes."""
         state = {"state": row.get("state"), "version": row.get("version")}
-        return {"name": f"server-{row['index']}", **figures, **self._rates, **state}
+        return {"name": f"server-{row['index']}", **self._sizes, **self._rates, **state}
 
 
 def _teaching(status: Status) -> dict[str, Any] | None:
