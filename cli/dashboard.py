@@ -44,6 +44,11 @@ _EXTRA = "edl dashboard needs starlette and uvicorn: pip install 'edl[dashboard]
 @click.option("--allow_actions", is_flag=True, help="Let the page scale, stop, suspend jobs.")
 @click.option("--demo", is_flag=True, help="With --allow_actions: let it kill processes, too.")
 @click.option(
+    "--prices",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Tell what a job costs by this file, as `edl cost`.",
+)
+@click.option(
     "--allow_host", multiple=True, metavar="NAME", help="A name by which a proxy asks for it."
 )
 @click.option(
@@ -75,11 +80,12 @@ def dashboard(
     with _jobs(folder, runtime, namespace) as jobs:
         if export is not None:
             paths.check_file(export, "--export")
-            name = server.export(jobs, job, Path(export))
+            name = server.export(jobs, job, Path(export), given["prices"] or "")
             click.echo(f"{name} -> {export}")
             return
         chosen = jobs.find(job).name if job or folder is not None else ""
-        server.serve(jobs, quote(chosen, safe=""), _place(given), _actions(given), click.echo)
+        shown, prices = quote(chosen, safe=""), given["prices"] or ""
+        server.serve(jobs, shown, _place(given), _actions(given), click.echo, prices)
 
 
 def check_installed() -> None:

@@ -18,6 +18,7 @@ from ..common.errors import EdlError, UsageError
 from ..jobs.job import Jobs, Status
 from . import page_files
 from .actions import Actions
+from .asides import Asides
 from .feed import encode
 from .guard import Guard
 from .model import SCHEMA
@@ -33,7 +34,8 @@ _ROLES = ("master", "worker", "server", "teacher")
 class Dashboard:
     """The application of one place of jobs: `asgi` is what a server calls.
 
-    `hosts`: names by which it is asked, beside loopback's; `cookie`: the name of the token's.
+    `hosts`: names by which it is asked, beside loopback's; `cookie`: the name of the token's;
+    `prices`: a file by which the cost of a job is told.
     """
 
     def __init__(
@@ -42,12 +44,13 @@ class Dashboard:
         token: str,
         actions: Actions,
         *,
+        prices: str = "",
         hosts: tuple[str, ...] = (),
         cookie: str = "edl",
     ) -> None:
         self._jobs = jobs
         self._actions = actions
-        self._watches = Watches(jobs, actions.on)
+        self._watches = Watches(jobs, Asides(jobs, prices), actions.on)
         self._list = _List(jobs)
         table: dict[str, Callable[[Request], Any]] = {
             "/": self.page,

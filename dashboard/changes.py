@@ -15,7 +15,16 @@ Change = dict[str, Any]
 _BY_FIELD = ("status", "meter", "goodput")
 _BY_NAME = {"incarnations": "id", "shards": "name"}
 _ROWS = ("workers", "servers", "teachers")
-_PASSING = ("heartbeat_age_s", "records_per_s", "pulls", "pushes", "rows", "nbytes", "version")
+_PASSING = (
+    "task",
+    "heartbeat_age_s",
+    "records_per_s",
+    "pulls",
+    "pushes",
+    "rows",
+    "nbytes",
+    "version",
+)
 
 
 def calm(after: Snapshot, before: Snapshot) -> Snapshot:

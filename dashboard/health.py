@@ -9,6 +9,7 @@ from ..jobs import figures
 from ..jobs.job import Status
 
 _SILENT_S = 10.0  # a master says something four times a second, or each two seconds
+_DOING = {"train": "Training", "evaluate": "Evaluating", "predict": "Predicting"}
 _WARNS = ("starting", "stopping", "queued", "suspending", "suspended", "waiting")
 
 Health = dict[str, str]
@@ -66,7 +67,7 @@ def _away(status: Status) -> str:
 
 
 def _working(status: Status) -> str:
-    parts = [f"{status.get('command') or 'job'} runs".capitalize()]
+    parts = [_DOING.get(str(status.get("command")), "Running")]
     if workers := status.get("workers"):
         there = sum(row.get("heartbeat_age_s") is not None for row in workers)
         parts.append(f"{there} worker{'s' if there != 1 else ''} at work")

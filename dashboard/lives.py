@@ -38,6 +38,9 @@ class Lives:
         place = str(event["role"]), int(event["index"])
         t = float(event["t"])
         if kind == "start":
+            before = str(event.get("before", ""))  # of a master: how the one before ended
+            if before:
+                self._end(place, t, "killed", before)
             self._begin(place, str(event["incarnation"]), t, str(event.get("machine", "")))
         else:
             self._end(place, t, str(event.get("end", "failed")), str(event.get("why", "")))

@@ -29,6 +29,8 @@ class Model:
 
     def __init__(self) -> None:
         self._status: Status = {}
+        self._schedule: dict[str, Any] | None = None
+        self._cost: dict[str, Any] | None = None
         self._heard: float | None = None  # when, by the wall clock
         self._events: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
         self._event_id = 0
@@ -50,9 +52,18 @@ class Model:
                 self._curves.add(version, t, own.items())
                 self._curves.add_once(version, t, metrics)
 
-    def hear(self, status: Status, at: float | None) -> None:
-        """Hear a status; `at`: when the master said it, None: it did not, it is gone."""
-        self._status = status
+    def hear(
+        self,
+        status: Status,
+        at: float | None,
+        schedule: dict[str, Any] | None = None,
+        cost: dict[str, Any] | None = None,
+    ) -> None:
+        """Hear a status; `at`: when the master said it, None: it did not, it is gone.
+
+        `schedule` and `cost`: what others say of the job (asides.py).
+        """
+        self._status, self._schedule, self._cost = status, schedule, cost
         self._heard = at if at is not None else self._heard
         t = float(status.get("started_s_ago") or 0.0)
         for event in status.get("events") or []:
@@ -77,6 +88,8 @@ class Model:
             return
         self._event_id = number
         kind = str(event.get("kind") or "other")
+        if event.get("end") == "finished":  # it was to leave: nobody mourns it
+            kind = "other"
         told = {"id": number, "t": event["t"], "text": str(event["text"]), "kind": kind}
         whose = {name: event[name] for name in ("role", "index") if name in event}
         self._events.append({**told, **whose})
@@ -113,8 +126,8 @@ class Model:
             "shards": [self._shards[row["index"]].told(row) for row in status.get("servers") or []],
             "events": list(self._events),
             "teaching": _teaching(status),
-            "schedule": _schedule(status),
-            "cost": None,
+            "schedule": self._schedule or _queued(status),
+            "cost": self._cost,
             "actions": [] if self.is_over else list(actions),
         }
 
@@ -155,12 +168,15 @@ class _Shard:
         self._incarnation = ""
         self._before: tuple[float, float, float] | None = None  # time, pulls, pushes
         self._rates: dict[str, float] = {}
+        self._sizes: dict[str, int] = {}
 
     def hear(self, row: Mapping[str, Any], t: float) -> None:
         if row.get("incarnation") != self._incarnation:
             self._incarnation, self._before = str(row.get("incarnation")), None
             self._rates = {}
+        self._sizes |= {name: int(row[name]) for name in ("rows", "nbytes") if name in row}
         if "pulls" not in row:
+            self._rates = {}
             return
         now = t, float(row["pulls"]), float(row["pushes"])
         if self._before is None:
@@ -174,9 +190,9 @@ class _Shard:
             self._before = now
 
     def told(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        figures = {name: int(row[name]) for name in ("rows", "nbytes") if name in row}
+        """Return what the page is told of the server; of one that is gone its last sizes."""
         state = {"state": row.get("state"), "version": row.get("version")}
-        return {"name": f"server-{row['index']}", **figures, **self._rates, **state}
+        return {"name": f"server-{row['index']}", **self._sizes, **self._rates, **state}
 
 
 def _teaching(status: Status) -> dict[str, Any] | None:
@@ -186,7 +202,7 @@ def _teaching(status: Status) -> dict[str, Any] | None:
     return {**told, "teachers": teachers}
 
 
-def _schedule(status: Status) -> dict[str, Any] | None:
+def _queued(status: Status) -> dict[str, Any] | None:
     """Return why a job that was queued does not run; None: nobody schedules it now."""
     if status.get("state") != "queued":
         return None

@@ -20,6 +20,7 @@ from ..common.web import Tls
 from ..jobs.job import Jobs
 from .actions import Actions
 from .app import Dashboard
+from .asides import Asides
 from .feed import encode
 from .single_file import single_file
 from .sources import model_of
@@ -56,18 +57,30 @@ class Place:
             )
 
 
-def serve(jobs: Jobs, job: str, place: Place, actions: Actions, say: Callable[[str], None]) -> None:
+def serve(
+    jobs: Jobs,
+    job: str,
+    place: Place,
+    actions: Actions,
+    say: Callable[[str], None],
+    prices: str = "",
+) -> None:
     """Serve until SIGTERM or SIGINT; `say` is told the address, of this job's page if one is named.
 
     Raises UsageError where it cannot listen.
     """
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with asyncio.Runner(loop_factory=web.loop_factory()) as runner:
-        runner.run(_serve(jobs, job, place, actions, say))
+        runner.run(_serve(jobs, job, place, actions, say, prices))
 
 
 async def _serve(
-    jobs: Jobs, job: str, place: Place, actions: Actions, say: Callable[[str], None]
+    jobs: Jobs,
+    job: str,
+    place: Place,
+    actions: Actions,
+    say: Callable[[str], None],
+    prices: str,
 ) -> None:
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -77,7 +90,12 @@ async def _serve(
     port = int(sock.getsockname()[1])
     # A cookie is of a host and all its ports: another dashboard's must not take its place.
     dashboard = Dashboard(
-        jobs, place.token, actions, hosts=(place.host, *place.hosts), cookie=f"edl-{port}"
+        jobs,
+        place.token,
+        actions,
+        prices=prices,
+        hosts=(place.host, *place.hosts),
+        cookie=f"edl-{port}",
     )
     async with contextlib.AsyncExitStack() as undo:
         await undo.enter_async_context(
@@ -91,9 +109,9 @@ async def _serve(
         await over.wait()
 
 
-def export(jobs: Jobs, job: str | None, path: Path) -> str:
+def export(jobs: Jobs, job: str | None, path: Path, prices: str = "") -> str:
     """Write a job's page as one file; return the job's name. Raises UsageError: there is none."""
     found = jobs.find(job)
-    snapshot = json.loads(encode(model_of(found).snapshot(time.time())))
+    snapshot = json.loads(encode(model_of(found, Asides(jobs, prices)).snapshot(time.time())))
     path.write_text(single_file(snapshot), encoding="utf-8")
     return found.name

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +20,7 @@ from ..jobs.history import Line, Reader
 from ..jobs.job import ENDED, Job, Status
 from ..jobs.local import LocalJob
 from ..master.remains import status_left
+from .asides import Asides, Found
 from .model import Model
 
 if TYPE_CHECKING:
@@ -32,12 +33,16 @@ _LOOK_S = 1.0  # where no master is: a folder has no event in the standard libra
 
 @dataclass(frozen=True)
 class Heard:
-    """A word of a job. `at`: when its master said it; None: it did not. `anew`: another job's."""
+    """A word of a job. `at`: when its master said it; None: it did not. `anew`: another job's.
+
+    `asides`: what others say of it.
+    """
 
     status: Status
     lines: Sequence[Line] = field(default=())
     at: float | None = None
     anew: bool = False
+    asides: Found = (None, None)
 
 
 class Source(Protocol):
@@ -175,7 +180,7 @@ def source_of(job: Job, every_s: float) -> LocalSource | LookedAt:
     return LocalSource(job) if isinstance(job, LocalJob) else LookedAt(job, every_s)
 
 
-def model_of(job: Job) -> Model:
+def model_of(job: Job, asides: Asides | None = None) -> Model:
     """Return what is known of a job now, heard once."""
     model = Model()
     source = source_of(job, 0.0)
@@ -186,6 +191,8 @@ def model_of(job: Job) -> Model:
             heard = source.hear()[0]
         finally:
             source.close()
+    if asides is not None:
+        heard = replace(heard, asides=asides.of(job, heard.status))
     take(model, heard)
     return model
 
@@ -194,7 +201,7 @@ def take(model: Model, heard: Heard) -> None:
     """Have a model know what was heard. The status of a job that says nothing is the last one."""
     model.history(heard.lines)
     silent = heard.status.get("state") == "silent"
-    model.hear({**(model.status if silent else {}), **heard.status}, heard.at)
+    model.hear({**(model.status if silent else {}), **heard.status}, heard.at, *heard.asides)
 
 
 class FolderJobs:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from ..jobs.job import Job, Jobs
+from .asides import Asides
 from .feed import Feed
 from .model import Model, Snapshot
 from .sources import Heard, Source, model_of, source_of, take
@@ -30,8 +32,10 @@ Allowed = Callable[[Job], Sequence[str]]
 class Watch:
     """One job that is watched, of the event loop's thread. `allowed`: the actions on it."""
 
-    def __init__(self, source: Source, allowed: Sequence[str]) -> None:
+    def __init__(self, job: Job, source: Source, asides: Asides, allowed: Sequence[str]) -> None:
+        self._job = job
         self._source = source
+        self._asides = asides
         self._allowed = allowed
         self._loop = asyncio.get_running_loop()
         self._over = threading.Event()
@@ -75,6 +79,7 @@ class Watch:
 
     def _run(self) -> None:
         def tell(heard: Heard) -> None:
+            heard = dataclasses.replace(heard, asides=self._asides.of(self._job, heard.status))
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._heard, heard)
 
@@ -99,8 +104,9 @@ class Watch:
 class Watches:
     """All watches of one place of jobs."""
 
-    def __init__(self, jobs: Jobs, allowed: Allowed) -> None:
+    def __init__(self, jobs: Jobs, asides: Asides, allowed: Allowed) -> None:
         self._jobs = jobs
+        self._asides = asides
         self._allowed = allowed
         self._all: dict[str, Watch] = {}
 
@@ -110,7 +116,7 @@ class Watches:
             job = await asyncio.to_thread(self._jobs.find, name)
             if name not in self._all:  # another reader may have come meanwhile
                 source = source_of(job, self._jobs.look_every_s)
-                self._all[name] = Watch(source, self._allowed(job))
+                self._all[name] = Watch(job, source, self._asides, self._allowed(job))
         return self._all[name]
 
     async def snapshot(self, name: str) -> Snapshot:
@@ -119,7 +125,7 @@ class Watches:
         if watch is not None and watch.feed.snapshot is not None:
             return watch.feed.snapshot
         job = await asyncio.to_thread(self._jobs.find, name)
-        model = await asyncio.to_thread(model_of, job)
+        model = await asyncio.to_thread(model_of, job, self._asides)
         return model.snapshot(time.time(), self._allowed(job))
 
     async def close(self) -> None:

@@ -179,13 +179,14 @@ class Master:
             self.core.decide(Lost(worker))  # its loss was half told when the master was killed
         self.core.tell(
             f"the master {after or 'ended'}; started again (epoch {self.core.journal.epoch})",
-            **self._about_itself(),
+            **self._about_itself(after),
         )
         self.core.save()
 
-    def _about_itself(self) -> dict[str, Json]:
-        incarnation = f"master-{self.core.journal.epoch}"
-        return about("start", Replica("master", 0, incarnation), machine=own_machine())
+    def _about_itself(self, before: str = "") -> dict[str, Json]:
+        """Return whose start an event tells: this master's; `before`: how the last one ended."""
+        me = Replica("master", 0, f"master-{self.core.journal.epoch}")
+        return about("start", me, machine=own_machine(), before=before)
 
     def _begin_run(self, now: float) -> None:
         self.status.begin_run(now, self.queue.records_done)

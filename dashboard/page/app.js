@@ -12,7 +12,7 @@ import { jobList } from "./jobs.js";
 import { act, getText, stream } from "./link.js";
 import { logs } from "./logs.js";
 import { goodput, meter } from "./meter.js";
-import { cost, schedule, shards, teachers } from "./panels.js";
+import { cost, kept, quarantine, schedule, shards, teachers } from "./panels.js";
 import { Span } from "./span.js";
 import { applyChange, applySnapshot, blank, jobNow } from "./state.js";
 import { strip } from "./strip.js";
@@ -30,7 +30,7 @@ function jobView(job, saved) {
   const doing = actions(job, (body) => act(job, body));
   top.element.querySelector(".say").append(doing.element);
   const main = [meter(), strip(), timeline(span), charts(span)];
-  const side = [events(), goodput(), shards(), teachers(), schedule(), cost()];
+  const side = [events(), goodput(), shards(), quarantine(), teachers(), schedule(), cost(), kept()];
   const below = [logs(job, saved ? null : getText)];
   const panels = [top, doing, ...main, ...side, ...below];
   const of = (list) => list.map((panel) => panel.element);

@@ -3,6 +3,7 @@
 import { bytes, count, lasting, percent, short, significant, title } from "./format.js";
 import { fillRows, h, say, section, style } from "./dom.js";
 
+const RECORDS_NAMED = 5;
 const HERE = ["ready", "running", "serving"];
 
 export function shards() {
@@ -63,6 +64,33 @@ export function cost() {
   return facts("cost", "Cost", (state) => told(state.cost));
 }
 
+export function quarantine() {
+  return facts("quarantined", "Quarantined records", (state) => {
+    const found = state.status.quarantined || [];
+    if (!found.length) return null;
+    const rows = found.map((one) => [`${one.source} ${listed(one.records)}`, one.error]);
+    return { why: "", rows };
+  });
+}
+
+const listed = (records) => {
+  const more = records.length > RECORDS_NAMED ? ` and ${count(records.length - RECORDS_NAMED)} more` : "";
+  return records.slice(0, RECORDS_NAMED).join(", ") + more;
+};
+
+// What is left of the job when it is over, and how to go on with it.
+export function kept() {
+  return facts("kept", "Kept", (state) => {
+    const { checkpoint, best, began_from: from, resume } = state.status;
+    const rows = [];
+    if (best) rows.push([`best ${best.metric}`, `${significant(best.value)}, of version ${count(best.version)}`]);
+    if (checkpoint) rows.push(["newest checkpoint", checkpoint]);
+    if (from) rows.push(["began from", from]);
+    if (resume) rows.push(["to go on", `edl train --resume ${resume}`]);
+    return rows.length ? { why: "", rows } : null;
+  });
+}
+
 // Whatever fields there are, by their names; the sentence first.
 function told(given) {
   if (!given) return null;
@@ -87,7 +115,7 @@ function facts(name, heading, read) {
   part.element.hidden = true;
   return {
     element: part.element,
-    keys: [name === "teaching" ? "teaching" : name, "status"],
+    keys: [name, "status"],
     update(state) {
       const found = read(state);
       part.element.hidden = !found || (!found.rows.length && !found.why);

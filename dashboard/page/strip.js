@@ -41,6 +41,7 @@ export function strip() {
   let tasks = { runs: [], by: [] };
   let cells = new Uint8Array(0);
   let place = layout(0, 1);
+  let painted = null; // the cells as they stand on the canvas
 
   function draw() {
     const width = slider.clientWidth;
@@ -51,7 +52,14 @@ export function strip() {
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
     style(canvas, "height", `${height}px`);
-    paint(canvas.getContext("2d"), cells, place, scale);
+    painted = null;
+    repaint();
+  }
+
+  function repaint() {
+    const scale = window.devicePixelRatio || 1;
+    paint(canvas.getContext("2d"), cells, painted, place, scale);
+    painted = cells;
   }
 
   function point(index) {
@@ -96,8 +104,10 @@ export function strip() {
     update(state, changed) {
       if (changed.has("tasks")) {
         tasks = state.tasks;
+        const before = cells.length;
         cells = expanded(tasks.runs);
-        draw();
+        if (painted && before === cells.length) repaint();
+        else draw();
         const sums = taskCounts(tasks);
         for (const kind of kinds) say(counts.values[kind], count(sums[kind]));
         setAttribute(slider, "aria-valuemax", Math.max(0, cells.length - 1));
@@ -134,34 +144,49 @@ function tableRows(tasks) {
   return rows;
 }
 
-// Each state has a shape too: full, full with a stroke, hollow, crossed, faint.
-function paint(context, cells, place, scale) {
+// Each state has a shape too: full, full with a stroke, hollow, crossed, faint. Of what stands there
+// already (`before`) only the stretches that differ are painted; neighbours that are alike, at once.
+function paint(context, cells, before, place, scale) {
   const fills = TASK_STATES.map((name) => themed(`k-${name}`));
-  const gap = place.wide >= 5 ? 1 : 0;
-  const drawn = place.wide >= 6 && place.high >= 6;
-  context.setTransform(scale, 0, 0, scale, 0, 0);
   const paper = themed("paper");
-  cells.forEach((state, index) => {
+  const gap = place.wide >= 5 ? 1 : 0;
+  const shaped = place.wide >= 6 && place.high >= 6;
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  let index = 0;
+  while (index < cells.length) {
+    const state = cells[index];
+    if (before && before[index] === state) {
+      index += 1;
+      continue;
+    }
+    const end = gap ? index + 1 : Math.min(cells.length, (Math.floor(index / place.columns) + 1) * place.columns);
+    let next = index + 1;
+    while (next < end && cells[next] === state) next += 1;
     const x = (index % place.columns) * place.wide;
     const y = Math.floor(index / place.columns) * place.high;
-    const [wide, high] = [place.wide - gap, place.high - gap];
+    const [wide, high] = [(next - index) * place.wide - gap, place.high - gap];
     context.fillStyle = fills[state];
     context.fillRect(x, y, wide, high);
-    if (!drawn || state === 0 || state === 2) return;
-    context.strokeStyle = paper;
-    context.lineWidth = 1.5;
-    context.beginPath();
-    if (state === 1) {
-      context.fillStyle = paper;
-      context.fillRect(x + 1.5, y + 1.5, wide - 3, high - 3);
-    } else {
-      context.moveTo(x + wide * 0.2, y + high * 0.8);
-      context.lineTo(x + wide * 0.8, y + high * 0.2);
-      if (state === 4) {
-        context.moveTo(x + wide * 0.2, y + high * 0.2);
-        context.lineTo(x + wide * 0.8, y + high * 0.8);
-      }
-    }
-    context.stroke();
-  });
+    if (shaped) shape(context, state, paper, x, y, wide, high);
+    index = next;
+  }
+}
+
+function shape(context, state, paper, x, y, wide, high) {
+  const kind = TASK_STATES[state];
+  if (kind === "leased") {
+    context.fillStyle = paper;
+    context.fillRect(x + 1.5, y + 1.5, wide - 3, high - 3);
+  }
+  if (kind !== "recomputed" && kind !== "quarantined") return;
+  context.strokeStyle = paper;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  context.moveTo(x + wide * 0.2, y + high * 0.8);
+  context.lineTo(x + wide * 0.8, y + high * 0.2);
+  if (kind === "quarantined") {
+    context.moveTo(x + wide * 0.2, y + high * 0.2);
+    context.lineTo(x + wide * 0.8, y + high * 0.8);
+  }
+  context.stroke();
 }

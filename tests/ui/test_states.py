@@ -193,10 +193,11 @@ def test_a_job_that_is_not_there_is_said(visit):
     page.wait_for_selector("text=No job nobody.")
 
 
-def test_teachers_scheduler_and_cost_are_shown_where_there_are_any(visit):
+def test_what_only_some_jobs_have_is_shown_where_it_is(visit):
     story = running()
     page = visit.job(story)
-    assert 0 == page.locator(".part-teaching:visible, .part-schedule:visible").count()
+    some = [".part-teaching", ".part-schedule", ".part-cost", ".part-quarantined", ".part-kept"]
+    assert 0 == page.locator(", ".join(f"{part}:visible" for part in some)).count()
 
     story.extra = {
         "teaching": {
@@ -209,9 +210,17 @@ def test_teachers_scheduler_and_cost_are_shown_where_there_are_any(visit):
         },
         "schedule": {"why": "3 workers, since two-tower has the others", "workers": 3},
         "cost": {"useful_s": 360.0, "usd": 1.25},
+        "status": {
+            **story.snapshot()["status"],
+            "quarantined": [{"source": "clicks.csv", "records": [7, 9], "error": "ValueError: x"}],
+            "checkpoint": "/jobs/demo/checkpoints/version-000000000125",
+            "resume": "/jobs/demo",
+        },
     }
     page = visit.job(story)
 
     assert "12.5 %" in page.inner_text(".part-teaching")
     assert "two-tower has the others" in page.inner_text(".part-schedule")
     assert "$ 1.25" in page.inner_text(".part-cost")
+    assert "clicks.csv 7, 9\tValueError: x" in page.inner_text(".part-quarantined")
+    assert "edl train --resume /jobs/demo" in page.inner_text(".part-kept")

@@ -89,11 +89,25 @@ def test_a_master_that_is_gone_is_said(visit, site):
 
 
 def test_a_change_is_painted_within_300_ms(visit, site):
+    took = painted_in(visit, site, 20)
+
+    assert took[10] <= 0.3  # the median: the machine of a test may be busy
+
+
+@pytest.mark.slow
+def test_of_twenty_changes_nineteen_are_painted_within_300_ms(visit, site):
+    took = painted_in(visit, site, 100)
+
+    print(f"event to paint: median {1000 * took[50]:.0f} ms, p95 {1000 * took[95]:.0f} ms")
+    assert took[95] <= 0.3
+
+
+def painted_in(visit, site, changes: int) -> list[float]:
+    """Return the seconds from a change at the server to its line in the page, sorted."""
     story = Story().advance(20)
     page = visit.job(story)
     took = []
-
-    for number in range(20):
+    for number in range(changes):
         before = story.snapshot()
         story.tell(f"mark {number}")
         after = story.snapshot()
@@ -101,8 +115,7 @@ def test_a_change_is_painted_within_300_ms(visit, site):
         site.push(after, change(before, after))
         page.wait_for_selector(f".event[data-id='{after['events'][-1]['id']}']", state="attached")
         took.append(time.monotonic() - began)
-
-    assert sorted(took)[18] <= 0.3  # the 95th percentile
+    return sorted(took)
 
 
 def cpu_s(session) -> float:

@@ -73,6 +73,19 @@ def test_who_comes_while_another_is_there_has_taken_its_place():
     ]
 
 
+def test_a_master_that_was_killed_and_its_next_one_are_two_lives():
+    lives = Lives()
+    whose = {"kind": "start", "role": "master", "index": 0}
+    lives.event(event(1, 0.0, incarnation="master-1", **whose))
+    lives.event(event(2, 4.0, incarnation="master-2", before="was killed by SIGKILL", **whose))
+
+    told = [(life["name"], life["end"], life["ended"], life["why"]) for life in lives.rows]
+    assert [
+        ("master", "killed", 4.0, "was killed by SIGKILL"),
+        ("master", None, None, ""),
+    ] == told
+
+
 def test_a_process_that_no_event_names_is_known_by_its_row_and_ends_with_the_job():
     model = Model()
     model.hear(status(2.0), at=100.0)
