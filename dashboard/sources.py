@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..master.client import MasterClient
 
 _NEWER_S = 2.0  # a long poll; a thread that is to end waits for it
-_PAUSE_S = 0.25  # between two status: no eye is faster, and the master has other work
+_PAUSE_S = 0.02  # between two status, of which a master makes four a second at most
 _LOOK_S = 1.0  # where no master is: a folder has no event in the standard library
 
 

@@ -2,8 +2,8 @@
 
 Never the token.
 
-The revision rises at most every few tenths of a second, so that somebody who waits for a newer one
-is not woken by every heartbeat.
+The revision rises every few tenths of a second, so that somebody who waits for a newer one is not
+woken by every heartbeat, and with each event, unless that would cost too much.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ class Status:
         self._masters = 1  # that this job has had
         self._started = self._run_began = started
         self._next_revision = started + _REVISION_S
+        self._soonest = started  # when there may be another revision, at the earliest
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
         self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_KEPT)  # of teachers
         self._event_id = 0
@@ -90,11 +91,15 @@ class Status:
         return self.checkpoint or self.began_from
 
     def tell(self, now: float, text: str, **about: Json) -> None:
-        """Add an event. `about`: its `kind`, and of a process's start or end whose it was."""
+        """Add an event, of which whoever looks is told as soon as may be.
+
+        `about`: its `kind`, and of a process's start or end whose it was.
+        """
         self._event_id += 1
         t = round(now - self._started, 3)
         event = {"id": self._event_id, "t": t, "text": text, **about}
         self._events.append(event)
+        self._next_revision = min(self._next_revision, max(now, self._soonest))
         self.hear(event)
 
     def decide(self, now: float, wanted: int, before: int, why: str) -> None:
@@ -164,7 +169,8 @@ class Status:
 
         With thousands of workers, it is done seldomer.
         """
-        self._next_revision = max(self._next_revision, now + min(_RESTS * seconds, _LONGEST_REST_S))
+        self._soonest = now + min(_RESTS * seconds, _LONGEST_REST_S)
+        self._next_revision = max(self._next_revision, self._soonest)
 
     def render(
         self,

@@ -29,3 +29,14 @@ def test_an_event_has_an_id_that_no_other_of_the_job_has_even_of_its_next_master
     assert heard[2]["id"] > 2
     assert {"t": 3.0, "kind": "death", "index": 0}.items() <= heard[2].items()
     assert (7, 8) == (second.recomputed, second.memory(1).recomputed)
+
+
+def test_an_event_is_shown_at_once_unless_statuses_are_dear():
+    cheap, dear = Status(0.0), Status(0.0)
+    for status, seconds in ((cheap, 0.001), (dear, 0.05)):
+        assert status.tick(0.25)
+        status.took(0.25, seconds)
+        status.tell(0.3, "worker 0 was killed")
+
+    assert (True, False) == (cheap.tick(0.3), dear.tick(0.3))
+    assert (False, True) == (cheap.tick(0.4), dear.tick(1.25))
