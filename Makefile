@@ -7,7 +7,9 @@ PROTOS := $(wildcard .pythonpath/edl/proto/*.proto)
 # A machine whose package index serves CUDA builds only for other versions: the CPU build of this one.
 TORCH ?= torch==2.13.0
 # Long soaks are run by hand: .venv/bin/python -m pytest -m slow -s tests/chaos
-MARKS := not slow and not gpu and not k8s
+MARKS := not slow and not gpu and not k8s and not ui
+# Tests that start processes and strike them are tried once more, and named: who needs it is mended.
+AGAIN := --reruns 1 -rsR
 # For fast: the pure state machines and parsers. No job, no server, and the few kernels of data/ only.
 FAST := $(addprefix tests/unit/, api goodput chaos/test_schedule.py chaos/test_injector.py \
 	$(patsubst %,adaptive/test_%.py, env epoch positions profile scaling_rules values) \
@@ -23,11 +25,13 @@ FAST := $(addprefix tests/unit/, api goodput chaos/test_schedule.py chaos/test_i
 	$(patsubst %,scheduler/test_%.py, objectives options placement policy) \
 	nn/test_hashing.py nn/test_preprocess.py ps/books/test_aggregation.py ps/books/test_ledger.py ps/books/test_slots.py \
 	$(patsubst %,worker/test_%.py, batch_rule batches leaving slices tasks))
+# For test-ui, out of the npm registry: finds what a page withholds from those who cannot see it.
+AXE ?= axe-core@4.14.1
 # For test-k8s: Kubernetes 1.20.2's programs. Without the file they are built from Debian's source.
 KUBERNETES_BINARIES ?= $(abspath $(lastword $(wildcard ../shared/cluster/kubernetes-*-linux-amd64.tar.zst)))
 export KUBERNETES_BINARIES
 
-.PHONY: help demo fast test test-k8s lint format docs map bench protos release clean
+.PHONY: help demo fast test test-k8s test-ui lint format docs map bench protos release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,11 +57,19 @@ ifdef TESTS
 else
 	-$(BIN)/edl data prepare bbc-news  # not ours to ship; without it one test is skipped
 	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 4 --dist worksteal tests/unit
-	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 4 --dist worksteal tests/integration tests/chaos
+	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 4 --dist worksteal $(AGAIN) tests/integration tests/chaos
 endif
 
 test-k8s: $(VENV)/.installed ## Start a Kubernetes cluster on this machine, pass the tests on it (root, Debian)
-	$(BIN)/python -m pytest -q -rs -m "k8s and not slow" -n 3 --dist worksteal $(or $(TESTS),tests/k8s)
+	$(BIN)/python -m pytest -q -m "k8s and not slow" -n 3 --dist worksteal $(AGAIN) $(or $(TESTS),tests/k8s)
+
+$(VENV)/.ui: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "playwright>=1.50"
+	-mkdir -p $(VENV)/axe && cd $(VENV)/axe && npm pack --silent $(AXE) && tar xzf axe-core-*.tgz
+	touch $@
+
+test-ui: $(VENV)/.ui ## Test the dashboard's page in a browser (apt-get install chromium nodejs npm)
+	EDL_AXE=$(VENV)/axe/package/axe.min.js $(BIN)/python -m pytest -q -rs -m "ui and not slow" $(or $(TESTS),tests/ui)
 
 lint: $(VENV)/.installed ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

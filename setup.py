@@ -13,6 +13,7 @@ FOLDERS = [
     "chaos",
     "cli",
     "common",
+    "dashboard",
     "data",
     "distill",
     "distill.kserve",
@@ -62,6 +63,7 @@ setup(
     packages=["edl", *(f"edl.{folder}" for folder in FOLDERS)],
     package_data={
         "edl": ["py.typed"],
+        "edl.dashboard": ["page/*"],
         "edl.data": ["vendored/*"],
         "edl.k8s": ["manifests/**/*", "manifests/chart/.helmignore"],
         "edl.model_zoo": ["templates/*"],

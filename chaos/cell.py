@@ -25,10 +25,13 @@ import numpy as np
 from ..common import storage
 from ..common.errors import CheckpointError, EdlError
 from ..common.pieces import decode
+from ..common.places import Place
 from ..common.settings import JobSettings
+from . import followed
 from .controller import Answer, Hit
 from .faults import Fault
-from .scene import REGISTERS, Scene
+from .phases import Phase
+from .scene import Scene
 
 RECORDS, EPOCHS, WORKERS, SERVERS = 1024, 2, 2, 3
 MODES = ("async", "sync", "sync-2")
@@ -40,6 +43,11 @@ LEASE_S, SERVER_TIMEOUT_S = 1.0, 4.0  # a server beats once a second, on a busy 
 TEACHERS, TEACHER_TIMEOUT_S = 2, 2.0  # of cells whose fault strikes teachers
 _LESSONS_FROM = 2000.0  # of record r that many and r more: no sum of two is another record's
 _WITHOUT = ("wait", "hard_labels")
+# Of cells whose fault is one of a job that is followed. Beside the start of a consumer on a busy
+# machine nobody may be taken for lost.
+DELTA_S, FOLLOWED_LEASE_S, FOLLOWED_SERVER_TIMEOUT_S = 0.2, 5.0, 20.0
+_DELAY_S, _FOLLOWED_DELAY_S = 0.008, 0.03  # of a minibatch: some seconds of deltas
+_CATCH_UP_S = 60.0  # the start of a consumer, a busy machine
 _END_S = 120.0  # a job of two seconds, every recovery that a fault may ask for, a busy machine
 _FIRST_END_S = 300.0  # of a run without a fault: it may be the first, which compiles all kernels
 _NOTICED = re.compile(  # not: who leaves when all is done
@@ -48,32 +56,6 @@ _NOTICED = re.compile(  # not: who leaves when all is done
     r"fenced|refused|preempt|failed|cannot|expired|no answer|asked no more)"
 )
 _STEP = re.compile(r"^(\S+) INFO worker-(\d+) step=")
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A moment of a job: a failpoint, and up to which of its hits one may be drawn."""
-
-    name: str
-    about: str
-    points: tuple[str, ...]
-    latest: int
-
-
-PHASES = (
-    Phase("register", "a replica says hello to the master", REGISTERS, 1),
-    Phase("pull", "a worker is about to pull", ("worker.pull",), 60),
-    Phase("compute", "a worker has pulled and computes", ("worker.compute",), 60),
-    Phase("push", "a server has a push, and has not applied it", ("ps.push",), 150),
-    Phase("applied", "it has applied it, and has not answered", ("ps.applied",), 150),
-    Phase("snapshot begin", "a server begins a snapshot", ("ps.snapshot.begin",), 6),
-    Phase("snapshot mid", "some of its files are written", ("ps.snapshot.mid",), 6),
-    Phase("snapshot commit", "all are, its manifest is not", ("ps.snapshot.commit",), 6),
-    Phase("requeue", "a worker was killed, its task is not fenced yet", ("master.requeue",), 1),
-    Phase("evaluate", "a worker evaluates", ("worker.evaluate",), 8),
-    Phase("epoch end", "all tasks of an epoch are done", ("master.epoch_end",), 2),
-    Phase("shutdown", "all is done, everybody is told to leave", ("master.shutdown",), 1),
-)
 
 
 @dataclass(frozen=True)
@@ -100,6 +82,8 @@ class Cell:
     taught: int | None = None  # records, as often as they were applied
     untaught: int | None = None
     mistaught: int | None = None  # records with what no teacher says of them
+    published: int | None = None  # states, by consumers of deltas
+    mixed: int | None = None  # of them: those that are no cut of the job
     commit: str = ""
 
     @property
@@ -108,7 +92,12 @@ class Cell:
 
 
 def settings(
-    folder: Path, mode: str, seed: int, server_timeout_s: float, without: str = ""
+    folder: Path,
+    mode: str,
+    seed: int,
+    server_timeout_s: float,
+    without: str = "",
+    has_deltas: bool = False,
 ) -> JobSettings:
     """Return a cell's settings. `mode`: async, sync (a version is one push), sync-2 (it is two).
 
@@ -121,7 +110,10 @@ def settings(
     return JobSettings(
         job_name=folder.name,
         model_def=DEFINITION,
-        model_params={"delay_s": 0.008, "taught": bool(without)},
+        model_params={
+            "delay_s": _FOLLOWED_DELAY_S if has_deltas else _DELAY_S,
+            "taught": bool(without),
+        },
         training_data=str(data),
         validation_data=str(data),
         minibatch_size=MINIBATCH,
@@ -129,8 +121,8 @@ def settings(
         num_epochs=EPOCHS,
         num_workers=WORKERS,
         num_ps=SERVERS,
-        lease_s=LEASE_S,
-        server_timeout_s=server_timeout_s,
+        lease_s=FOLLOWED_LEASE_S if has_deltas else LEASE_S,
+        server_timeout_s=FOLLOWED_SERVER_TIMEOUT_S if has_deltas else server_timeout_s,
         snapshot_s=0.2,
         use_async=mode == "async",
         grads_to_wait=pushes,
@@ -141,6 +133,9 @@ def settings(
         teacher_timeout_s=TEACHER_TIMEOUT_S,
         teacher_wait_s=_END_S / 2,
         without_teachers=without or "hard_labels",
+        delta_dir=str(folder / "deltas") if has_deltas else "",
+        delta_s=DELTA_S,
+        shuffle=not has_deltas,  # a minibatch is of neighbours: followed.Course
         checkpoint_dir=str(folder / "checkpoints"),
         log_loss_steps=1,
         seed=seed,
@@ -166,11 +161,15 @@ def run(
     began = time.monotonic()
     # A server that compiles its kernels, which the first run of all may do, does not beat.
     timeout_s = SERVER_TIMEOUT_S if fault else _FIRST_END_S
-    with Scene(folder, settings(folder, mode, seed, timeout_s, without), draw) as scene:
+    has_deltas = bool(fault and fault.has_deltas)
+    given = settings(folder, mode, seed, timeout_s, without, has_deltas)
+    with Scene(folder, given, draw) as scene:
         if fault and phase:
             _arm(scene, fault, phase, nth)
         code = scene.wait(_END_S if fault else _FIRST_END_S)
         status = scene.status()
+        if code == 0 and has_deltas:
+            scene.catch_up(_CATCH_UP_S)
     cell = dataclasses.replace(
         named, exit_code=code, wall_s=round(time.monotonic() - began, 2), **times(scene)
     )
@@ -182,8 +181,16 @@ def run(
         return _failed(cell, f"exit code {code}: {status.get('message')}")
     if scene.pending:
         return _failed(cell, f"never reached: {', '.join(scene.pending)}")
+    cell = judged(cell, fault, scene, status)
+    if cell.outcome != "failed":
+        shutil.rmtree(folder)
+    return cell
+
+
+def judged(cell: Cell, fault: Fault | None, scene: Scene, status: Mapping[str, Any]) -> Cell:
+    """Return the cell of a job that has ended well, with what is counted; failed if not sound."""
     try:
-        found = counted(Path(scene.settings.checkpoint_dir), taught=bool(without))
+        found = counted(Path(scene.settings.checkpoint_dir), taught=bool(cell.without))
     except (EdlError, OSError, KeyError) as error:
         return _failed(cell, str(error))
     losses = [e["metrics"]["loss"] for e in status["evaluations"] if e["metrics"]]
@@ -193,9 +200,18 @@ def run(
     ]
     if fault and fault.has_teachers:
         wrong += badly_taught(cell, fault, status)
+    if fault and fault.is_outside:
+        wrong += restarted(cell, status)
+    if fault and fault.has_deltas:
+        states = [*followed.read(scene.published)][::-1]
+        waiting = scene.settings.grads_to_wait - 1
+        course = followed.Course(RECORDS, EPOCHS, MINIBATCH, SERVERS, waiting)
+        mixed = sum(bool(course.why_no_cut(state)) for state in states)
+        cell = dataclasses.replace(cell, published=len(states), mixed=mixed)
+        newest = followed.newest(Place(scene.settings.delta_dir))
+        wrong += course.badly_followed(states, newest)
     if wrong or len(losses) != EPOCHS:
         return _failed(cell, "; ".join([*wrong, f"{len(losses)} evaluations of {EPOCHS}"]))
-    shutil.rmtree(folder)
     return cell
 
 
@@ -208,15 +224,21 @@ def badly_taught(cell: Cell, fault: Fault, status: Mapping[str, Any]) -> list[st
         wrong.append(f"applied and not taught: {cell.untaught} records")
     if cell.stall_s is not None and fault.stall_s is not None and cell.stall_s > fault.stall_s:
         wrong.append(f"a stall of {cell.stall_s:.2f} s, of at most {fault.stall_s:g}")
+    wrong += restarted(cell, status)
+    told = {name: status["teaching"][name] for name in ("records", "untaught")}
+    # What a worker that was killed had been taught and not applied is taught again.
+    if cell.phase != "requeue" and told != {"records": cell.taught, "untaught": cell.untaught}:
+        wrong.append(f"the status has {told}, and the checkpoint {cell.taught}, {cell.untaught}")
+    return wrong
+
+
+def restarted(cell: Cell, status: Mapping[str, Any]) -> list[str]:
+    """Return who was started again for a fault that is none of a worker, a server or the master."""
     killed = int(cell.phase == "requeue")  # the worker that this phase kills
     restarts = status["restarts"]
     if any(restarts[role] for role in _SPARED) or restarts["preemptions"] != killed:
-        wrong.append(f"restarts of others than teachers: {restarts}")
-    told = {name: status["teaching"][name] for name in ("records", "untaught")}
-    # What a worker that was killed had been taught and not applied is taught again.
-    if not killed and told != {"records": cell.taught, "untaught": cell.untaught}:
-        wrong.append(f"the status has {told}, and the checkpoint {cell.taught}, {cell.untaught}")
-    return wrong
+        return [f"restarts of others than whom the fault struck: {restarts}"]
+    return []
 
 
 def _failed(cell: Cell, reason: str) -> Cell:

@@ -27,7 +27,8 @@ class Fault:
 
     `needs`: how many replicas of a role must have registered before it can strike. `not_in`: phases
     in which it has no meaning, and why. `stall_s`: the longest pause of a student that is sound, of
-    a fault that strikes teachers; the job has them then.
+    a fault that strikes teachers; the job has them then. `has_deltas`: the job leaves deltas, and
+    somebody follows it. `is_outside`: no worker, server or master may be started again for it.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Fault:
     needs: Mapping[str, int] = field(default_factory=dict)
     not_in: Mapping[str, str] = field(default_factory=dict)
     stall_s: float | None = None
+    has_deltas: bool = False
+    is_outside: bool = False
 
     @property
     def has_teachers(self) -> bool:
@@ -171,6 +174,18 @@ def _tear(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def _at_deltas(answer: Answer, times: int) -> Strike:
+    """Return a strike that has the next writes of deltas by servers do as the answer says."""
+
+    def strike(scene: Scene, hit: Hit) -> Answer | None:
+        is_one = hit.point == "ps.delta.mid"
+        for _ in range(times - is_one):
+            scene.at(["ps.delta.mid"], lambda _hit: answer)
+        return answer if is_one else None
+
+    return strike
+
+
 # -- teachers
 
 
@@ -191,6 +206,8 @@ _T, _ALL_T = {"teacher": 1}, {"teacher": 2}
 _UNTAUGHT = {"shutdown": "nobody is taught any more"}
 # Several times teacher_timeout_s (cell.py), for a busy machine; and beside it the start of one.
 _ONE_AWAY_S, _ALL_AWAY_S = 10.0, 20.0
+_HANG_S = 3.0
+_LAST_IS_WRITTEN = {"shutdown": "the last delta is written"}
 
 FAULTS = (
     Fault("kill worker", "SIGKILL", _kill("worker"), _W),
@@ -342,5 +359,41 @@ FAULTS = (
         _T,
         _UNTAUGHT,
         _ONE_AWAY_S,
+    ),
+    Fault("kill server with deltas", "SIGKILL", _kill("ps"), _S, has_deltas=True),
+    Fault(
+        "kill master with deltas", "SIGKILL: it takes the cuts", _kill("master"), has_deltas=True
+    ),
+    Fault(
+        "kill consumer",
+        "SIGKILL; another begins at the newest base",
+        _kill("consumer"),
+        {"consumer": 1},
+        has_deltas=True,
+        is_outside=True,
+    ),
+    Fault(
+        "stop consumer",
+        f"SIGSTOP for {_SLEEP_S:g} s: ten deltas, or a new base and no way to it",
+        _sleep("consumer", _SLEEP_S),
+        {"consumer": 1},
+        has_deltas=True,
+        is_outside=True,
+    ),
+    Fault(
+        "delta store full",
+        "ENOSPC at the next three files",
+        _at_deltas({"do": "oserror", "errno": errno.ENOSPC}, 3),
+        not_in=_LAST_IS_WRITTEN,
+        has_deltas=True,
+        is_outside=True,
+    ),
+    Fault(
+        "delta store hangs",
+        f"the next file takes {_HANG_S:g} s",
+        _at_deltas({"do": "sleep", "for_s": _HANG_S}, 1),
+        not_in=_LAST_IS_WRITTEN,
+        has_deltas=True,
+        is_outside=True,
     ),
 )

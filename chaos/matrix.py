@@ -15,26 +15,29 @@ from pathlib import Path
 
 from ..common.errors import UsageError
 from . import cell as cells
-from .cell import MODES, PHASES, Cell, Phase
+from .cell import MODES, Cell
 from .faults import FAULTS, Fault
 from .page import commit, line
+from .phases import PHASES, Phase
 
 
 def pairs(only: str = "", sample: int = 0, seed: int = 0) -> list[tuple[Fault, Phase]]:
     """Return the cells wanted: all, a draw, or those of `only` ("fault,phase").
 
-    Either part of `only` may be empty.
+    Either part of `only` may be empty. Phases of deltas are those of faults whose jobs leave some.
     """
     fault_name, _, phase_name = only.partition(",")
     faults = [f for f in FAULTS if fault_name in ("", f.name)]
     phases = [p for p in PHASES if phase_name in ("", p.name)]
-    if not faults or not phases:
+    both = itertools.product(faults, phases)
+    wanted = [(f, p) for f, p in both if f.has_deltas or not p.of_deltas]
+    if not wanted:
         raise UsageError(
             f"--only {only!r}: write FAULT,PHASE with a fault of "
             f"{', '.join(f.name for f in FAULTS)}; and a phase of "
-            f"{', '.join(p.name for p in PHASES)}. Either may be left out."
+            f"{', '.join(p.name for p in PHASES)}. Either may be left out. Only a fault with "
+            "deltas has the phases of deltas, from cut on."
         )
-    wanted = list(itertools.product(faults, phases))
     if sample:
         wanted = [pair for pair in wanted if pair[1].name not in pair[0].not_in]
         return random.Random(seed).sample(wanted, min(sample, len(wanted)))

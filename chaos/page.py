@@ -12,8 +12,9 @@ from pathlib import Path
 
 from .. import __version__
 from . import cell as cells
-from .cell import COUNTED, PHASES, Cell, Phase
+from .cell import COUNTED, Cell
 from .faults import FAULTS, Fault
+from .phases import PHASES, Phase
 
 _NOT_MEANINGFUL, _FAILED = "not meaningful", "failed"
 
@@ -29,15 +30,19 @@ def line(cell: Cell) -> str:
 def page(found: Iterable[Cell], command: str) -> str:
     """Return docs/fault-matrix.md. `command`: what made it."""
     matrix = _Matrix.of(list(found))
-    table, reasons = _times(matrix)
+    reasons: dict[str, int] = {}
+    table = _times(matrix, matrix.faults, matrix.of_deltas(False), reasons)
+    of_deltas = _times(matrix, matrix.followed, matrix.of_deltas(True), reasons)
     lines = [
         *("# The fault matrix", ""),
         *(f"Made by `{command}` from real runs; do not edit.", ""),
         *(_summary(matrix), ""),
         *(_about(), ""),
         *([_teachers(matrix), ""] if matrix.taught else []),
+        *([_deltas(matrix), ""] if matrix.followed else []),
         *(_fault_free(matrix.free), ""),
         *("## Detection / stall, in seconds", "", *table, ""),
+        *(["In the phases of deltas:", "", *of_deltas, ""] if matrix.of_deltas(True) else []),
         *(f"{number}. not meaningful: {reason}" for reason, number in reasons.items()),
         "",
         *(["## What failed", "", *(f"- {line(c)}" for c in matrix.bad), ""] if matrix.bad else []),
@@ -77,6 +82,14 @@ class _Matrix:
     def taught(self) -> list[Cell]:
         """The cells whose jobs had teachers, and a last checkpoint."""
         return [c for c in self.meaningful if c.taught is not None]
+
+    @property
+    def followed(self) -> list[Fault]:
+        """The faults whose jobs leave deltas."""
+        return [f for f in self.faults if f.has_deltas]
+
+    def of_deltas(self, wanted: bool) -> list[Phase]:
+        return [p for p in self.phases if p.of_deltas == wanted]
 
     @property
     def bad(self) -> list[Cell]:
@@ -127,6 +140,25 @@ def _teachers(matrix: _Matrix) -> str:
     )
 
 
+def _deltas(matrix: _Matrix) -> str:
+    mine = [c for c in matrix.meaningful if c.published is not None]
+    return (
+        f"In the rows of deltas, {len(mine)} cells, the job also leaves a delta each "
+        f"{cells.DELTA_S:g} s, with a lease of {cells.FOLLOWED_LEASE_S:g} s, a server timeout of "
+        f"{cells.FOLLOWED_SERVER_TIMEOUT_S:g} s and its records in their order (whence the loss "
+        "gap), and a consumer follows it, which is started again where it was killed. It publishes "
+        "a state for what it has read, as rows and as a model. There a cell is sound where also "
+        "each state that was published is one cut of the job (its rows count as many records as "
+        "its manifest says and as the counters on each server do, each record with all others of "
+        "its minibatch, but for pushes that wait for their version, one on each server in sync-2; "
+        "whoever read the same cut, by a base or by deltas, has the same), no consumer went back, "
+        "and the last state has all records of the job; and where the fault strikes the consumer "
+        "or the store of deltas, nobody of the job was "
+        f"started again. {_total(mine, 'published'):,} states were published, "
+        f"{_total(mine, 'mixed'):,} of them no cut."
+    )
+
+
 def _fault_free(free: dict[str, Cell]) -> str:
     told = (
         f"{mode} {cell.wall_s:.1f} s, loss {cell.loss:.6f}"
@@ -136,17 +168,18 @@ def _fault_free(free: dict[str, Cell]) -> str:
     return f"Fault-free: {'; '.join(told)}."
 
 
-def _times(matrix: _Matrix) -> tuple[list[str], dict[str, int]]:
-    """Return the table, and the reasons that its cells number."""
-    reasons: dict[str, int] = {}
+def _times(
+    matrix: _Matrix, faults: list[Fault], phases: list[Phase], reasons: dict[str, int]
+) -> list[str]:
+    """Return a table of these faults and phases; cells without a meaning number their reasons."""
     rows = [
         [
             f"**{fault.name}**",
-            *(_entry(matrix.by_key.get((fault.name, p.name)), reasons) for p in matrix.phases),
+            *(_entry(matrix.by_key.get((fault.name, p.name)), reasons) for p in phases),
         ]
-        for fault in matrix.faults
+        for fault in faults
     ]
-    return _table(["fault", *(p.name for p in matrix.phases)], rows), reasons
+    return _table(["fault", *(p.name for p in phases)], rows)
 
 
 def _by_fault(matrix: _Matrix) -> list[str]:

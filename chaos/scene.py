@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +25,14 @@ import psutil
 
 from ..common import faults, unreliable
 from ..common.errors import EdlError
+from ..common.places import Place
 from ..common.settings import JobSettings
 from ..jobs.local import LocalJob
+from . import followed
 from .controller import CONTINUE, OFF, Answer, Controller, Hit
+from .kept import Kept
 
-REGISTERS = ("worker.register", "ps.register", "teacher.register")
+REGISTERS = ("worker.register", "ps.register", "teacher.register", "consumer.register")
 POINTS = (
     *REGISTERS,
     "worker.pull",
@@ -44,7 +48,15 @@ POINTS = (
     "master.epoch_end",
     "master.shutdown",
     "master.recover",
+    "master.cut",
+    "ps.delta.begin",
+    "ps.delta.mid",
+    "master.delta",
+    "master.delta_written",
+    "serve.generation",
 )
+_START_S = 120.0  # of a consumer, on a busy machine
+_KEEP_S = 0.05
 _END_S = 10.0  # for processes to be gone after SIGKILL
 
 
@@ -64,13 +76,17 @@ class Trigger:
 
 @dataclass
 class Scene:
-    """A job under faults. `with Scene(...) as scene: scene.wait(60)`."""
+    """A job under faults. `with Scene(...) as scene: scene.wait(60)`.
+
+    Where it leaves deltas, a consumer is there before it begins (consumer.py), and is started again
+    whenever it was killed.
+    """
 
     folder: Path
     settings: JobSettings
     random: random.Random
     pids: dict[str, dict[int, int]] = field(
-        default_factory=lambda: {"worker": {}, "ps": {}, "teacher": {}}
+        default_factory=lambda: {"worker": {}, "ps": {}, "teacher": {}, "consumer": {}}
     )
     struck: float | None = None  # when, by the wall clock that the logs have
     hit: set[tuple[str, int]] = field(default_factory=set)  # whom a signal reached
@@ -85,6 +101,7 @@ class Scene:
         place = Path(self._place.name)
         self._net = place / "net"
         self._controller = Controller(place / "socket", POINTS, self._decide)
+        self._consumer: Kept | None = None
 
     # -- the job
 
@@ -103,10 +120,13 @@ class Scene:
             faults.VARIABLE: self._controller.variable,
             unreliable.VARIABLE: str(self._net),
         }
+        env = {**os.environ, **own}
+        if self.settings.delta_dir:
+            self._begin_to_follow(env)
         with open(self.folder / "logs" / "master.log", "ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "edl.master", "--job-dir", str(self.folder)],
-                env={**os.environ, **own},
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -119,6 +139,8 @@ class Scene:
             timer.cancel()
         self.process.kill()
         self.process.wait(_END_S)
+        if self._consumer is not None:
+            self._consumer.end()
         left = [process for process in psutil.process_iter() if self._is_ours(process)]
         for process in left:
             _send(process.pid, signal.SIGKILL)
@@ -136,10 +158,41 @@ class Scene:
 
     def wait(self, timeout_s: float) -> int | None:
         """Return the job's exit code; None where it does not end in time."""
-        try:
-            return self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
+        self._keep(lambda: self.process.poll() is not None, timeout_s)
+        return self.process.poll()
+
+    @property
+    def published(self) -> Path:
+        """The folder in which the consumer writes down what it publishes."""
+        return self.folder / "published"
+
+    def catch_up(self, timeout_s: float) -> None:
+        """Wait, at most so long, until the consumer has published the last cut of the job."""
+        newest = followed.newest(Place(self.settings.delta_dir))
+
+        def is_there() -> bool:
+            last = next(followed.read(self.published), None)
+            return newest is None or (last is not None and last.cut == newest.cut)
+
+        self._keep(is_there, timeout_s)
+
+    def _begin_to_follow(self, env: dict[str, str]) -> None:
+        command = ["-m", "edl.chaos.consumer", self.settings.delta_dir, str(self.published)]
+        env = {**env, "EDL_ROLE": "consumer", "EDL_INDEX": "0"}
+        self._consumer = Kept(command, env, self.folder / "logs" / "consumer.log")
+        if not self._keep(lambda: bool(self.alive("consumer")), _START_S):
+            raise EdlError(f"a consumer of deltas did not begin in {_START_S:g} s")
+
+    def _keep(self, until: Callable[[], bool], timeout_s: float) -> bool:
+        """Keep a consumer running until something holds; False where it does not in time."""
+        deadline = time.monotonic() + timeout_s
+        while not until():
+            if time.monotonic() > deadline:
+                return False
+            if self._consumer is not None:
+                self._consumer.keep()
+            time.sleep(_KEEP_S)
+        return True
 
     def status(self) -> dict[str, Any]:
         """Return the job's last status."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..common import paths
 from ..common.errors import UsageError
+
+if TYPE_CHECKING:
+    from ..common.settings import JobSettings
+
+_STOPPING = "the workers stop, and nothing is written"
 
 
 @click.command()
@@ -22,32 +29,69 @@ from ..common.errors import UsageError
     "--vocabulary", default=10_000, type=click.IntRange(1), help="Most frequent values to keep."
 )
 @click.option(
-    "--processes", type=click.IntRange(1), help="How many read; default: by the data and the cores."
+    "--num_workers",
+    type=click.IntRange(1),
+    help="Workers of a job that reads the data; default: by the data and the cores.",
 )
 def analyze(
     files: tuple[str, ...],
     out: Path,
     data_reader_params: str,
     vocabulary: int,
-    processes: int | None,
-) -> None:
+    num_workers: int | None,
+) -> int:
     """Write min, max, mean, quantiles, vocabularies of each column as JSON.
 
-    Each record is read once, in memory that does not grow with the data.
+    Each record is read once, in memory that does not grow with the data: by this process, or where
+    there are many by the workers of a job, which may come and go.
     """
-    from ..common.values import convert
+    from ..common.resolve import typed
+    from ..common.settings import ANALYZE
     from ..data.analysis import Sizes
+    from ..data.analyze import PAYS, write
     from ..data.analyze import analyze as run
     from ..data.open import open_reader
 
     if out.is_dir() or not out.parent.is_dir():  # before an hour of reading
         raise UsageError(f"--out {out} must be a file in a folder that is there.")
-    params = convert(data_reader_params, dict[str, Any], "--data_reader_params")
-    reader = open_reader(",".join(files), **params)
-    summary = run(reader, Sizes(vocabulary=vocabulary), processes).to_dict()
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    partial.write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    partial.replace(out)
+    paths.check_file(str(out), "--out")
+    values = {"training_data": ",".join(files), "data_reader_params": data_reader_params}
+    settings = typed(ANALYZE, values)
+    reader = open_reader(settings.training_data, **settings.data_reader_params)
+    records = sum(source.records for source in reader.sources())  # what is wrong is told at once
+    if num_workers is None:
+        fitting = min(len(os.sched_getaffinity(0)), records // PAYS)
+        num_workers = fitting if fitting > 1 else 0
+    if not num_workers:
+        write(run(reader, Sizes(vocabulary=vocabulary)), out)
+    else:
+        settings = dataclasses.replace(
+            settings,
+            num_workers=num_workers,
+            num_ps=0,
+            vocabulary=vocabulary,
+            output=str(out.absolute()),
+            tensorboard=False,
+        )
+        if code := _in_job(settings):
+            return code
+    _tell(json.loads(out.read_bytes()), out)
+    return 0
+
+
+def _in_job(settings: JobSettings) -> int:
+    """Run the job to its end; return its exit code."""
+    from ..jobs.follow import follow
+    from ..jobs.local_source import LocalSource
+    from ..jobs.start import start
+    from .screen import open_screen
+
+    job, child = start(settings)
+    screen = open_screen(settings.log_format, dataclasses.asdict(settings))
+    return follow(LocalSource(job, child, _STOPPING), screen)
+
+
+def _tell(summary: dict[str, Any], out: Path) -> None:
     for name, column in summary["columns"].items():
         click.echo(f"{name:<24} {_line(column)}")
     for each in summary["broken"][:5]:

@@ -21,6 +21,7 @@ from .begin import (
     values_given,
     wishes_given,
 )
+from .dashboard import beside, check_beside, dashboard_option
 from .export_after import After, after, after_options
 from .options import (
     NAMES,
@@ -96,7 +97,7 @@ def _job_command(name: str, help: str) -> click.Command:
 
     command = _job_flags(command)
     if name == "train":
-        command = begin_options(after_options(command))
+        command = begin_options(after_options(dashboard_option(command)))
     detached = click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
     made = click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
     return made(detached(command))
@@ -110,6 +111,7 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
     then = None
     if "export_out" in given:
         then = after(given, "detach" if detach else "queue" if given["queue"] else "")
+    shown = check_beside(given, detach)
     wishes, init = wishes_given(given), values_given(given)
     dry_run, as_objects, kind = (given.pop(name) for name in ("dry_run", "as_objects", "kind"))
     values, origins = given_values(given.pop("config"), given)
@@ -134,11 +136,13 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
         then.check(settings)
     if settings.runtime != "kubernetes" and kind != "auto":
         raise UsageError("--as is of jobs in a cluster: add --runtime kubernetes, or leave it out.")
+    if settings.runtime == "kubernetes" and shown:
+        raise UsageError("--dashboard: the job is in a cluster: `edl dashboard -n NAMESPACE`.")
     if settings.runtime == "kubernetes":
         return _in_cluster(settings, resolved, detach, as_objects, kind, wishes)
     if wishes is not None:
         return _queue(settings, stands, wishes)
-    return _run_here(settings, resolved, detach, before, init, then)
+    return _run_here(settings, resolved, detach, before, init, then, shown)
 
 
 def _run_here(
@@ -148,8 +152,12 @@ def _run_here(
     before: LocalJob | None,
     init: Given | None,
     then: After | None,
+    shown: bool,
 ) -> int:
-    """Start a job on this machine, or go on with the one that stands; return the exit code."""
+    """Start a job on this machine, or go on with the one that stands; return the exit code.
+
+    `shown`: by a dashboard, meanwhile.
+    """
     from ..jobs.follow import follow
     from ..jobs.local_source import LocalSource, wait_until_serving
     from .screen import open_screen
@@ -159,7 +167,8 @@ def _run_here(
         wait_until_serving(job, child)
         click.echo(f"{job.name} runs: `edl status {job.where}`, `edl logs -f {job.where}`")
         return 0
-    code = follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
+    with beside(job.name, shown):
+        code = follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
     return code if then is None else then.follow(code, job.folder)
 
 

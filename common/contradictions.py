@@ -49,9 +49,11 @@ def check_values(settings: JobSettings, say: Say) -> None:
     """Refuse what the settings alone show to be impossible. Raises UsageError."""
     check_names(settings, say)
     if not settings.model_def:
+        begun = settings.checkpoint_dir_for_init
+        trained = f"; `edl checkpoint show {begun}` tells the checkpoint's" if begun else ""
         raise UsageError(
             "No --model_def: name a definition (`edl zoo list` shows them), or a file of your own "
-            "(`edl zoo init` makes one)."
+            f"(`edl zoo init` makes one){trained}."
         )
     _check_consistency(settings, say)
     _check_checkpoints(settings, say)

@@ -6,7 +6,8 @@ reaches one of them says so ({"point", "role", "index", "pid", "at", ...}, one J
 on when the controller answers a line, or after `_PATIENCE_S`. So a test stops every process of a
 job at the exact moment that it is about, and does there what it likes: kill it, kill another, fill
 a disk. The answer's `"do"` is what the process itself shall do: "continue"; "unreachable" (raise
-Unreachable, as if a reply was lost); "oserror" with "errno"; "off" (continue, and never ask again).
+Unreachable, as if a reply was lost); "oserror" with "errno"; "sleep" with "for_s"; "off" (continue,
+and never ask again).
 """
 
 from __future__ import annotations
@@ -58,3 +59,5 @@ def _ask(name: str, about: dict[str, Any]) -> None:
             raise Unreachable(f"{name}: the controller has taken the reply")
         case "oserror":
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
+        case "sleep":
+            time.sleep(answer["for_s"])

@@ -33,6 +33,7 @@ def spellings() -> dict[str, str]:
     return {spelled: knob.name for knob in knobs() for spelled in (knob.name, *knob.aliases)}
 
 
+ANALYZE = "analyze"  # the command of `edl data analyze`: no model, no servers
 _MINIBATCHES_PER_TASK = 8
 
 
@@ -44,7 +45,8 @@ class JobSettings(ClusterSettings, Stored):
     """
 
     # -- Job
-    command: str = knob("train", "train, evaluate or predict", "internal")
+    command: str = knob("train", "train, evaluate, predict or analyze", "internal")
+    vocabulary: int = knob(0, "Of an analysis: most frequent values to keep.", "internal")
     job_name: str = knob("", "Name of the job; made up if not given.", "Job")
     strategy: str = knob(
         "ps",

@@ -1,33 +1,33 @@
-"""`edl data analyze`: one pass over the data, each record once, in several processes.
+"""`edl data analyze`: one pass over the data, each record once, here or in a job's workers.
 
-The records are cut into shards that depend on the data alone; each is summarized by one process and
-the summaries are merged in the shards' order, so that any number of processes gives the same JSON.
+The records are cut into shards that depend on the data alone; each is summarized by itself and the
+summaries are merged in the shards' order, so that any number of workers gives the same JSON. In a
+job (worker/analyst.py) a shard is a task, and its summary a file of its own (analysis_file.py).
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from ..common.errors import DataError, RecordError
+from ..common.files import write_file
+from ..common.order import minibatches
 from .analysis import Sizes, Summary
 from .reader import Columns, RecordReader, Records, Source
 
 BLOCK = 8192  # records in memory at once, at most
 _ELEMENTS = 1 << 20  # of one column at once: pictures have many in a record
 SHARD = 64 * BLOCK
-_PAYS = 4  # shards: a process takes as long to start and to send as to read one or two
+_MOST_SHARDS = 256  # about: each leaves up to a megabyte a column until they are merged
+PAYS = 4 * SHARD  # records of a worker: its start takes as long as to read one shard or two
 _BROKEN = 100  # records that are named; more, and it is the reading that is wrong
 
 
 class Shard(NamedTuple):
-    """Records [start, end) of a source; `number` is the shard's place among all."""
+    """Records [start, end) of a source; `number`, from 1, is the shard's place among all."""
 
     number: int
     source: str
@@ -35,30 +35,38 @@ class Shard(NamedTuple):
     end: int
 
 
-def shards_of(sources: Sequence[Source], size: int = SHARD) -> list[Shard]:
-    """Return shards that hold each record of the sources once."""
-    ranges = [
-        (source.name, start, min(start + size, source.records))
-        for source in sources
-        for start in range(0, source.records, size)
-    ]
-    return [Shard(number, *each) for number, each in enumerate(ranges)]
+def shard_size(sources: Sequence[Source]) -> int:
+    """Return the records of a shard of these data: the more of them, the larger."""
+    return SHARD * -(-max(1, _records(sources)) // (SHARD * _MOST_SHARDS))
 
 
-def analyze(
-    reader: RecordReader, sizes: Sizes, processes: int | None = None, shard: int = SHARD
-) -> Summary:
-    """Return what is known of all records. Raises DataError where it cannot be had.
+def shards_of(sources: Sequence[Source], size: int) -> list[Shard]:
+    """Return shards that hold each record of the sources once: the tasks of the job's plan."""
+    ranges = []
+    for source in sources:
+        starts = [size * n for n in range(minibatches(source.records, size))]
+        ends = [*starts[1:], source.records]
+        ranges += [(source.name, *each) for each in zip(starts, ends, strict=False)]
+    return [Shard(number, *each) for number, each in enumerate(ranges, start=1)]
 
-    Without a number there is one process for each four shards, and at most one a core.
+
+def analyze(reader: RecordReader, sizes: Sizes, size: int | None = None) -> Summary:
+    """Return what is known of all records, read here. Raises DataError where it cannot be had.
+
+    `size`: records of a shard, where it is not that of the data.
     """
     sources = reader.sources()
-    shards = shards_of(sources, shard)
-    expected = sum(source.records for source in sources)
-    if processes is None:
-        processes = min(len(os.sched_getaffinity(0)), expected // (_PAYS * shard))
-    whole = Summary(sizes)
-    for part in _parts(partial(summarize, reader, sizes), shards, min(processes, len(shards))):
+    shards = shards_of(sources, size or shard_size(sources))
+    return merged((summarize(reader, sizes, each) for each in shards), sizes, sources)
+
+
+def merged(parts: Iterable[Summary], sizes: Sizes, sources: Sequence[Source]) -> Summary:
+    """Return what the summaries of all shards, in their order, say of the whole.
+
+    Raises DataError where that is not all records of the sources.
+    """
+    whole, expected = Summary(sizes), _records(sources)
+    for part in parts:
         whole.merge(part)
         _check_broken(whole.broken)
     if whole.records + len(whole.broken) != expected:
@@ -69,32 +77,23 @@ def analyze(
     return whole
 
 
-def _parts(summary: Any, shards: Sequence[Shard], processes: int) -> Iterator[Summary]:
-    """Yield the summaries of the shards in their order; at most two a process wait to be taken."""
-    if processes < 2:
-        yield from map(summary, shards)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawn) as pool:
-        waiting: Iterable[Shard] = iter(shards)
-        futures = [pool.submit(summary, each) for each in islice(waiting, 2 * processes)]
-        try:
-            while futures:
-                yield futures.pop(0).result()
-                futures += [pool.submit(summary, each) for each in islice(waiting, 1)]
-        except BrokenProcessPool:
-            raise DataError(
-                "A process that read the data was ended from outside, perhaps for its memory: "
-                "try it with a smaller --processes."
-            ) from None
-        finally:
-            for future in futures:
-                future.cancel()
+def write(whole: Summary, out: Path) -> None:
+    """Put the JSON in place whole. Raises OSError."""
+    text = json.dumps(whole.to_dict(), indent=1, allow_nan=False) + "\n"
+    write_file(out, text.encode())
 
 
-def summarize(reader: RecordReader, sizes: Sizes, shard: Shard) -> Summary:
-    """Return what is known of one shard's records."""
-    part = Summary(sizes, seed=shard.number + 1)
+def summarize(
+    reader: RecordReader,
+    sizes: Sizes,
+    shard: Shard,
+    read: Callable[[int], object] = lambda _end: None,
+) -> Summary:
+    """Return what is known of one shard's records.
+
+    `read(end)` is told up to which record they are read; what it raises ends this.
+    """
+    part = Summary(sizes, seed=shard.number)
     start, block = shard.start, 1  # the first record tells how large they are
     while start < shard.end:
         end = min(start + block, shard.end)
@@ -106,6 +105,7 @@ def summarize(reader: RecordReader, sizes: Sizes, shard: Shard) -> Summary:
         elif block == 1:
             block = BLOCK
         start = end
+        read(end)
     for column in part.columns.values():
         column.frequent.shrink()  # less to send
     return part
@@ -121,6 +121,10 @@ def _read(reader: RecordReader, source: str, start: int, end: int, broken: list[
             skip.append(error.record)
             broken.append(str(error))
             _check_broken(broken)
+
+
+def _records(sources: Sequence[Source]) -> int:
+    return sum(source.records for source in sources)
 
 
 def _check_broken(broken: Sequence[str]) -> None:

@@ -219,10 +219,11 @@ def _fit(name: str, names: list[str], rows: list[list[str]], options: Options) -
     }
     widths = {len(row) for row in rows if row}
     if len(rows) > 1 and not fitting and len(widths) == 1:
+        over = ",header=true (true: its first line is passed over)"
+        first = "" if options.header is False else over
         raise DataError(
             f"{name} has {n} names and records of {widths.pop()} fields: name them all with "
-            "--data_reader_params names=a|b|c,header=true (true: its first line is passed over), "
-            "or check sep."
+            f"--data_reader_params names=a|b|c{first}, or check sep."
         )
     names = [each if each.strip() else f"c{i}" for i, each in enumerate(names)]
     wanted = options.columns or names

@@ -25,7 +25,7 @@ from .missing import Fill, ways_out
 
 TYPES = ("int64", "float64", "str")
 _BROKEN_SHARE = 0.1  # a guess: of a numeric column's values, so many may be broken
-_MISSING = frozenset(("", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "\\N"))
+_MISSING = frozenset(("", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "\\N", "?"))
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _WHOLE_FLOAT = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

@@ -102,8 +102,8 @@ def ways_out(columns: Sequence[str]) -> str:
     names = columns if spelled and len(columns) <= _NAMED else [_ALL]
     sentinels, nans = ("|".join(f"{name}:{each}" for name in names) for each in ("-1", "nan"))
     return (
-        f"say --data_reader_params 'missing={sentinels}' for a whole number of your choice in its "
-        f"place, or 'missing={nans}' for float64 with NaN"
+        f"say --data_reader_params 'missing={nans}' for float64 with NaN, or 'missing={sentinels}' "
+        "for a whole number of your choice in its place, one that is no value there"
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from .job import ENDED, Status
 
+_ONCE = ("prediction", "analysis")  # what reads its data in no epochs
 _ENDS: dict[int | None, str] = {3: "finished with quarantined data", 130: "interrupted"}
 
 
@@ -98,7 +99,7 @@ def _places(where: Sequence[Status]) -> str:
     told = []
     for kind in dict.fromkeys(place["kind"] for place in where):
         epochs = [str(place["epoch"] + 1) for place in where if place["kind"] == kind]
-        more = "" if kind == "prediction" else f", epoch{'s' if len(epochs) > 1 else ''} "
+        more = "" if kind in _ONCE else f", epoch{'s' if len(epochs) > 1 else ''} "
         told.append(f"{kind}{more}{', '.join(epochs) if more else ''}")
     return f" ({'; '.join(told)})" if told else ""
 

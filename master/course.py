@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common import faults
+from ..common.settings import ANALYZE
 from ..durable.loop import Script
 from ..durable.schema import Json
 from .books.decisions import Add, Cancel, Close, OpenEpoch
@@ -27,6 +28,7 @@ from .judge import Judges
 
 _END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
 _TRAIN_END = "train-end"
+_ANALYSIS_END = "analysis-end"
 _EVALUATION_END = "-end"  # of the group of an evaluation's last task
 
 
@@ -100,10 +102,16 @@ class Course:
         elif self._settings.command == "evaluate":
             yield from self._evaluate_plan()
         else:
-            if not self._queue.opened:
-                self._core.decide(OpenEpoch())
-            yield lambda: self._queue.plan_done
+            yield from self._whole_plan()
+            if self._settings.command == ANALYZE:
+                self._core.decide(Add(Kind.ANALYZE_END, _END, group=_ANALYSIS_END))
+                yield lambda: self._queue.group_done(_ANALYSIS_END)
         self._succeed()
+
+    def _whole_plan(self) -> Script[None]:
+        if not self._queue.opened:
+            self._core.decide(OpenEpoch())
+        yield lambda: self._queue.plan_done
 
     def _train(self) -> Script[None]:
         queue, plan = self._queue, self._queue.plan
@@ -156,7 +164,7 @@ class Course:
             if self.checkpoints.keeps_last:  # first: the end runs the user's code, which may fail
                 yield from self.checkpoints.write(last=True)
             if self._deltas is not None:
-                yield from self._deltas.write()
+                yield from self._deltas.write_last()
             if not queue.epochs_done(queue.opened):
                 continue  # what was reported as done was not on all servers, and came back
             self._core.decide(Add(Kind.TRAIN_END, _END, group=_TRAIN_END))
@@ -311,7 +319,7 @@ class Course:
             and self._core.status.state == "running"
             and queue.opened > 0
             and not queue.all_epochs_opened
-            and not queue.has_todo
+            and not queue.todo
             and queue.epochs_done(queue.opened - 1)  # at most one epoch ahead
         ):
             self._core.decide(OpenEpoch())

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 _NAME = "deltas"  # of the named state in the journal: who writes them
 _MOST_DELTAS = 64  # a reader who begins applies as many to a base
 _MOST_PART = 0.5  # of the base's bytes
+_LAST_PATIENCE_S = 30.0  # with a folder that fails at the end: readers would stay behind
+_RETRY_S = 1.0
 
 
 class _AnotherCut(Exception):
@@ -86,10 +88,18 @@ class Deltas:
     def _is_over(self) -> bool:
         return self._core.queue.plan_done or self._core.ended
 
-    def write(self) -> Script[None]:
-        """Write the state of now, if it is another than the last. What fails is told."""
+    def write_last(self) -> Script[None]:
+        """Write the state that the job ends with; what fails is tried again for a while."""
+        yield from self.write(_LAST_PATIENCE_S)
+
+    def write(self, patience_s: float = 0.0) -> Script[None]:
+        """Write the state of now, if it is another than the last. What fails is told.
+
+        `patience_s`: it is tried again for so long.
+        """
         if not self._core.settings.delta_dir:
             return
+        give_up = self._core.clock.now() + patience_s
         yield lambda: not self._busy
         self._busy = True
         try:
@@ -105,7 +115,12 @@ class Deltas:
                     if version != self._group.version and not self._core.ended:
                         continue  # a server that held the cut was replaced: another cut
                     self._failed(str(error))
-                    return
+                    is_over = self._core.ended or self._core.status.state == "stopping"
+                    if is_over or self._core.clock.now() >= give_up:
+                        if patience_s:
+                            self._core.tell(f"the job's last state is in no delta: {error}")
+                        return
+                yield from self._loop.sleep(_RETRY_S)
         finally:
             self._busy = False
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from ..common import faults
 from ..common.errors import EdlError
 from ..common.identity import Identity
+from ..common.settings import ANALYZE
 from ..runtime.base import Exit, Note, Replica, Report, Runtime
 from .books.decisions import Lost
 from .core import EXIT_FAILED, Core
@@ -19,6 +20,7 @@ from .groups.group import Group
 from .losses import Losses
 from .membership import ROLES, SERVER, WORKER, Member
 from .replicas import LONGEST_PAUSE_S, ReplicasState, Start
+from .told import about, end_of
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +122,11 @@ class Processes:
             "EDL_INDEX": str(start.index),
             "EDL_INCARNATION": start.incarnation,
         }
-        arguments = self._group.server_map.arguments(start.index) if start.role == SERVER else ()
+        arguments: tuple[str, ...] = ()
+        if start.role == SERVER:
+            arguments = self._group.server_map.arguments(start.index)
+        elif start.role == WORKER and self._core.settings.command == ANALYZE:
+            arguments = ("--analyze",)
         replica = self._runtime.start(start.role, start.index, start.incarnation, env, arguments)
         self._running[start.role, start.index] = replica
         if replica.pid:
@@ -187,7 +193,10 @@ class Processes:
             return
         del self._running[replica.role, replica.index]
         slot, verdict = self._losses.exited(exit)
-        self._core.tell(f"{replica.role} {replica.index} {slot.last_end} ({verdict})")
+        self._core.tell(
+            f"{replica.role} {replica.index} {slot.last_end} ({verdict})",
+            **about("death", replica, end=end_of(verdict, exit.code), why=slot.last_end),
+        )
         for member in self._core.members.lose_index(replica.role, replica.index):
             self.lost(member, slot.last_end)
         self._core.members.lose(replica.incarnation)  # also where it never registered
@@ -220,7 +229,8 @@ class Processes:
                 whose = ""
             self._core.tell(
                 f"{member.role} {member.index}{whose} was silent for "
-                f"{self._core.settings.lease_s:g} s: lost"
+                f"{self._core.settings.lease_s:g} s: lost",
+                **about("death", member, end="failed", why="silent for too long"),
             )
             self.lost(member, "silent")
             self._core.save_soon()
@@ -250,7 +260,7 @@ class Processes:
             return previous
         if not self._group.workers.trains_in_rounds:  # else their pauses are measured
             self._core.recorder.decided(WORKER, self._core.clock.now())
-        self._core.tell(f"workers wanted: {workers} (were {previous})")
+        self._core.tell(f"workers wanted: {workers} (were {previous})", kind="scale")
         self._core.save_soon()
         return previous
 

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from ..common.errors import DefinitionError
-from .buffers import shape_of
+from .buffers import NonFinite, shape_of
 from .embedding import tables
 
 _BAGS = nn.Embedding | nn.EmbeddingBag
@@ -71,6 +72,16 @@ def check_loss(loss: object) -> None:
         raise DefinitionError(
             "loss does not depend on the outputs by any gradient: nothing would be learnt"
         )
+
+
+def loss_value(loss: Tensor, labels: object) -> float:
+    """Return the loss as a number. Raises NonFinite where it is none."""
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        empty = isinstance(labels, Tensor) and labels.shape[:1] == (0,)
+        way_out = ": feed left no record; divide the sum by max(len(labels), 1)" if empty else ""
+        raise NonFinite(f"the loss is {value}{way_out}")
+    return value
 
 
 class Weights:

@@ -22,6 +22,8 @@ class TaskKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PREDICT: _ClassVar[TaskKind]
     EVALUATE_END: _ClassVar[TaskKind]
     TRAIN_END: _ClassVar[TaskKind]
+    ANALYZE: _ClassVar[TaskKind]
+    ANALYZE_END: _ClassVar[TaskKind]
 ROLE_UNKNOWN: Role
 WORKER: Role
 SERVER: Role
@@ -32,6 +34,8 @@ EVALUATE: TaskKind
 PREDICT: TaskKind
 EVALUATE_END: TaskKind
 TRAIN_END: TaskKind
+ANALYZE: TaskKind
+ANALYZE_END: TaskKind
 
 class Replica(_message.Message):
     __slots__ = ("role", "index", "incarnation")

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from ..common.errors import JobError
 from ..common.process import STACK_SIGNAL
-from ..common.settings import JobSettings
+from ..common.settings import ANALYZE, JobSettings
 from .adopted import AdoptedReplica, start_time
 
 _FORK_S = 30.0  # how long a start may take
@@ -84,7 +84,8 @@ class Nursery:
     @classmethod
     def of_job(cls, settings: JobSettings, job_dir: Path) -> Self:
         """Start the process that a local job's workers and servers are forked from."""
-        command = (sys.executable, "-m", "edl.worker", "--nursery", settings.strategy)
+        what = ANALYZE if settings.command == ANALYZE else settings.strategy
+        command = (sys.executable, "-m", "edl.worker", "--nursery", what)
         return cls(command, job_dir / "logs" / "nursery.log", settings.envs)
 
     @property

@@ -1,11 +1,12 @@
 """Rules for all tests: hypothesis sets no deadline, and no test leaves anything behind."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tools import leaks
+from tools import leaks, warm_nursery
 
 # A machine that is busy is no fault of a test.
 settings.register_profile("edl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -14,6 +15,21 @@ settings.load_profile("edl")
 
 # The threads of torch.compile, begun where nothing is kept from before, end with the process only.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+
+_WARM = contextlib.ExitStack()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist starts its processes, which inherit it
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Share one nursery among the jobs of all tests, where several processes test."""
+    config = session.config
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        _WARM.enter_context(warm_nursery.running())
+
+
+def pytest_unconfigure() -> None:
+    _WARM.close()
 
 
 @pytest.fixture(autouse=True)

@@ -18,29 +18,27 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from prometheus_client import Counter, Gauge
 
 from ..common import faults, listen, notice, rpc
 from ..common import log as logs
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
-from ..common.settings import JobSettings
-from ..distill.teachers import Untaught
+from ..common.settings import ANALYZE, JobSettings
 from ..kernels.malloc import keep_freed_memory
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
-from ..proto import worker_pb2_grpc
-from ..ps.worker_client import PsClient
 from . import keeper, nursery, pulse
-from .describe import describe
-from .factory import Factory, Place
-from .group.peers import StateServicer
-from .group.state_keeper import Door
 from .leaving import leave_in_time
 from .trainer import Beat, Member
+
+if TYPE_CHECKING:
+    from ..ps.worker_client import PsClient
+    from .taught import School
 
 log = logging.getLogger("edl.worker")
 
@@ -53,6 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m edl.worker")
     parser.add_argument("--describe", action="store_true")
     parser.add_argument("--nursery", metavar="STRATEGY")
+    parser.add_argument("--analyze", action="store_true", help="of a job that trains nothing")
     parser.add_argument("--job-dir", default=os.environ.get("EDL_JOB_DIR", ""))
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--incarnation", default="")
@@ -65,18 +64,74 @@ def main() -> int:
             job_dir = Path(given.job_dir)
             settings = JobSettings.of_job(job_dir)
             os.environ.update(settings.envs)  # as the workers have it
-            describe(settings, job_dir)
+            _describe(settings, job_dir)
             return 0
-        return _work(given.master, given.index, given.incarnation)
+        return _work(given.master, given.index, given.incarnation, _shop(given.analyze))
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
 
 
-def _work(master_address: str, index: int, incarnation: str) -> int:
+class Maker(Protocol):
+    """The maker of one member, which may come by servers and teachers with it.
+
+    `fatal`: errors that are no fault of some records, and end the job.
+    """
+
+    ps: PsClient | None
+    school: School | None
+    fatal: tuple[type[EdlError], ...]
+
+    def make(self) -> Member: ...
+
+
+class Shop(Protocol):
+    """The part of what a worker does that all incarnations of its process share.
+
+    `address`: where other members find it.
+    """
+
+    @property
+    def address(self) -> str: ...
+
+    def maker(
+        self,
+        master: MasterClient,
+        settings: JobSettings,
+        index: int,
+        incarnation: str,
+        on_step: Callable[[float, int], None],
+        /,
+    ) -> Maker:
+        """Return the maker of a member; `on_step(loss, records)` is called after each step."""
+        ...
+
+
+# What trains imports torch, which takes seconds; what analyzes does not.
+
+
+def _describe(settings: JobSettings, job_dir: Path) -> None:
+    if settings.command == ANALYZE:
+        from .analyst import describe
+    else:
+        from .describe import describe
+    describe(settings, job_dir)
+
+
+def _shop(analyzes: bool) -> Callable[[], Shop]:
+    if analyzes:
+        from . import analyst
+
+        return analyst.Shop
+    from . import factory
+
+    return factory.Shop
+
+
+def _work(master_address: str, index: int, incarnation: str, make_shop: Callable[[], Shop]) -> int:
     keep_freed_memory()
     keeper.start(index, lambda name: _line(master_address, index, name))  # before any thread
-    process = _Process(master_address, index)
+    process = _Process(master_address, index, make_shop())
     signal.signal(signal.SIGTERM, process.on_sigterm)
     lives = 0
     while True:
@@ -97,17 +152,11 @@ def _line(master_address: str, index: int, incarnation: str) -> MasterClient:
 class _Process:
     """The things that all incarnations share: the health server, the metrics port, the deadline."""
 
-    def __init__(self, master_address: str, index: int) -> None:
+    def __init__(self, master_address: str, index: int, shop: Shop) -> None:
         self._master_address = master_address
         self._index = index
         self._health = rpc.serve_health()
-        states, token = StateServicer(), rpc.job_token()
-        self._server = rpc.Server(
-            lambda server: worker_pb2_grpc.add_WorkerServicer_to_server(states, server),
-            token=token,
-            threads=2,
-        )
-        self._door = Door(self._server.address, states, token)
+        self._shop = shop
         _, self._metrics_address = listen.serve_metrics()
         self._records = Counter("edl_records_processed", "Records used.", ["role"])
         self._loss = Gauge("edl_train_loss", "Loss of the last minibatch.")
@@ -152,7 +201,7 @@ class _Process:
         try:
             faults.point("worker.register")
             reply = master.register(
-                self._server.address,
+                self._shop.address,
                 self._metrics_address,
                 os.getpid(),
                 listen.own_machine(),
@@ -176,8 +225,7 @@ class _Process:
             master.close()
 
     def _run(self, master: MasterClient, settings: JobSettings, incarnation: str) -> None:
-        place = Place(self._index, incarnation, self._door)
-        factory = Factory(master, settings, place, self._on_step)
+        factory = self._shop.maker(master, settings, self._index, incarnation, self._on_step)
         beat = _Heartbeat(master, interval_s=min(1.0, settings.lease_s / 5))
         beat.start()
         try:
@@ -187,7 +235,7 @@ class _Process:
             if factory.school is not None:  # the last second's records count, too
                 _say(master, self._member.beat(), self._member.status.state)
             faults.point("worker.shutdown")
-        except Untaught as error:  # no fault of the records: the job ends by its own rules
+        except factory.fatal as error:
             master.heartbeat_with(pb.HeartbeatRequest(fails=str(error)))
             raise
         finally:

@@ -13,16 +13,18 @@ import torch
 
 from ..common import rpc
 from ..common.clock import Clock, MonotonicClock
-from ..common.errors import Unreachable
+from ..common.errors import EdlError, Unreachable
 from ..common.identity import job_identity
 from ..common.settings import JobSettings
 from ..data.reader import RecordReader
+from ..distill.teachers import Untaught
 from ..master.client import MasterClient
 from ..model_zoo.spec import Definition
 from ..nn.device import choose_device
 from ..nn.fitness import least_records
 from ..nn.model_spec import ModelSpec
 from ..nn.optimizers import SGD
+from ..proto import worker_pb2_grpc
 from ..ps.worker_client import PsClient
 from . import pulse
 from .describe import be_deterministic, load, model_maker, open_readers
@@ -30,6 +32,7 @@ from .group.allreduce import AllReduceTrainer
 from .group.batch_rule import make_rule
 from .group.hybrid import HybridTrainer
 from .group.loop import GroupWorker, OnBegin, RoundPlan, begin_alike
+from .group.peers import StateServicer
 from .group.slices import SliceReader
 from .group.state_keeper import Door, StateKeeper, WholeKeeper
 from .model import Passes, model_spec
@@ -67,11 +70,40 @@ class _Parts:
     spec: ModelSpec
 
 
+class Shop:
+    """The door at which other members find a worker's process, and its factories."""
+
+    def __init__(self) -> None:
+        states, token = StateServicer(), rpc.job_token()
+        self._server = rpc.Server(
+            lambda server: worker_pb2_grpc.add_WorkerServicer_to_server(states, server),
+            token=token,
+            threads=2,
+        )
+        self._door = Door(self._server.address, states, token)
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    def maker(
+        self,
+        master: MasterClient,
+        settings: JobSettings,
+        index: int,
+        incarnation: str,
+        on_step: Callable[[float, int], None],
+    ) -> Factory:
+        return Factory(master, settings, Place(index, incarnation, self._door), on_step)
+
+
 class Factory:
     """The maker of one member.
 
     `member`, `ps` and `school` (the teachers) are there once they are made.
     """
+
+    fatal: tuple[type[EdlError], ...] = (Untaught,)  # the job ends by its own rules
 
     def __init__(
         self,

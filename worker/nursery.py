@@ -22,6 +22,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from ..common.settings import ANALYZE
+
 _OTHERS = ("edl.ps", "edl.distill")  # modules whose own main is run
 
 
@@ -68,6 +70,11 @@ def run(main: Callable[[], int], strategy: str) -> int:
 
 def _prepare(strategy: str) -> None:
     """Import once what each process would import by itself before its first step."""
+    if strategy == ANALYZE:
+        importlib.import_module("edl.worker.analyst")
+        return
+    importlib.import_module("edl.worker.describe")
+    importlib.import_module("edl.worker.factory")
     if strategy != "ps":
         importlib.import_module("torch._dynamo")  # which torch.optim wants: 2 s
     if strategy != "allreduce":  # which has no servers

@@ -26,8 +26,9 @@ KINDS: Final = (
     "an evaluation",
     "a prediction",
     "the end of a task",
+    "an analysis",
 )
-IMPORT, OPEN, MODEL, BEGIN, FEED, STEP, EVALUATE, PREDICT, END = range(len(KINDS))
+IMPORT, OPEN, MODEL, BEGIN, FEED, STEP, EVALUATE, PREDICT, END, ANALYZE = range(len(KINDS))
 
 _LIFE = struct.Struct("<64sddq")  # incarnation, lease_s, hang_s, round
 _BEAT = struct.Struct("<d")  # when the master heard the worker last

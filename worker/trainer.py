@@ -12,11 +12,11 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from torch import Tensor, nn
-
 from ..proto import master_pb2 as pb
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from ..ps.worker_client import Pulled, PushResult
     from .group.slices import Slice
     from .servers.ids import Unique

@@ -22,7 +22,7 @@ from typing import Any
 
 from ...common.errors import UsageError
 from ...common.order import TaskOrder, minibatches
-from ...common.settings import JobSettings
+from ...common.settings import ANALYZE, JobSettings
 
 Piece = tuple[str, int, int]  # source, first record, one past the last
 _COURSES_KEPT = 4  # epochs that are open at once, and what asks for the last one
@@ -36,6 +36,8 @@ class Kind(IntEnum):
     PREDICT = 3
     EVALUATE_END = 4
     TRAIN_END = 5
+    ANALYZE = 6
+    ANALYZE_END = 7
 
 
 @dataclass(frozen=True)
@@ -320,6 +322,9 @@ def plan_of(settings: JobSettings, described: dict[str, Any], first_id: int = 1)
         return Plan(Kind.EVALUATE, sources_of(described, "validation"), **common)
     if settings.command == "predict":
         return Plan(Kind.PREDICT, sources_of(described, "prediction"), **common)
+    if settings.command == ANALYZE:
+        common |= {"minibatch_size": described["shard"], "num_minibatches_per_task": 1}
+        return Plan(Kind.ANALYZE, sources_of(described, "training"), **common)
     return Plan(
         Kind.TRAIN,
         sources_of(described, "training"),

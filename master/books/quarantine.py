@@ -13,7 +13,12 @@ from ...common.settings import JobSettings
 from .plan import Kind
 from .task import Quarantine
 
-_NAMES = {Kind.TRAIN: "training", Kind.EVALUATE: "evaluation", Kind.PREDICT: "prediction"}
+_NAMES = {
+    Kind.TRAIN: "training",
+    Kind.EVALUATE: "evaluation",
+    Kind.PREDICT: "prediction",
+    Kind.ANALYZE: "analysis",
+}
 
 
 def data_of(settings: JobSettings) -> dict[Kind, str]:
@@ -22,6 +27,7 @@ def data_of(settings: JobSettings) -> dict[Kind, str]:
         Kind.TRAIN: settings.training_data,
         Kind.EVALUATE: settings.validation_data,
         Kind.PREDICT: settings.prediction_data,
+        Kind.ANALYZE: settings.training_data,
     }
 
 

@@ -28,7 +28,8 @@ class ServerGroup:
     """The servers as the Group of a job (group.py).
 
     `restore`: the checkpoint that they begin from. `beside(task)`: the positions at which those
-    stand who keep books of the same task beside the servers.
+    stand who keep books of the same task beside the servers. Without any servers (an analysis) the
+    group is there at once, and no task is ever fenced.
     """
 
     def __init__(

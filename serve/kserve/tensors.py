@@ -230,11 +230,16 @@ def _listed(column: Column, sizes: tuple[int, ...], values: Any) -> NDArray[Any]
     if column.datatype == _BYTES:
         return _texts(column, sizes, flat)
     dtype = DTYPES[column.datatype]
-    if not set(map(type, flat)) <= _KINDS[dtype.kind]:
+    kinds = set(map(type, flat))
+    if dtype.kind == "f" and type(None) in kinds:  # JSON has no NaN
+        flat = [math.nan if each is None else each for each in flat]
+        kinds.discard(type(None))
+    if not kinds <= _KINDS[dtype.kind]:
         strange = next(each for each in flat if type(each) not in _KINDS[dtype.kind])
+        instead = "" if strange is not None else ": say what stands for a missing value in training"
         raise _invalid(
             f"the input {column.name!r} of {column.datatype} has the value "
-            f"{json.dumps(strange)[:40]}"
+            f"{json.dumps(strange)[:40]}{instead}"
         )
     try:
         if dtype.kind != "f":

@@ -1,8 +1,7 @@
 """A job leaves deltas, and whoever follows them has one cut of it after the other, whatever dies.
 
-Real processes and the counting model: row r is the number of times that record r was applied, and
-the dense `total` counts all records. So the rows of a cut sum up to its `total` and to the records
-that its manifest names; a mixture of two cuts would not.
+Real processes and the counting model of the fault matrix, whose oracle says whether what readers
+have is a cut (chaos/followed.py).
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,53 +18,56 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tools
 from tools.jobs import counting_job, send
 from tools.redis_server import SERVER, redis_server
 
+from edl.chaos import followed
+from edl.chaos.cell import DEFINITION
+from edl.chaos.consumer import published
 from edl.chaos.controller import CONTINUE, Controller
+from edl.chaos.counting import SEEN
+from edl.chaos.kept import Kept
+from edl.common.places import Place
 from edl.serve.follow import Folder, Pursuit, follow
+from edl.serve.live import LiveModels
 from edl.serve.redis_writer import connected
 
 RECORDS, EPOCHS = 1600, 2
+COURSE = followed.Course(RECORDS, EPOCHS, minibatch=16, servers=2)
 
 
 def job(folder, **settings):
-    given = {"snapshot_s": 0.3, "delta_dir": str(folder.parent / "deltas"), "delta_s": 0.2}
-    return counting_job(folder, RECORDS, 0.05, **{"num_epochs": EPOCHS, **given, **settings})
-
-
-def check(generation):
-    """Check that dense values and rows are of one cut, which is that of the manifest."""
-    counts = generation.tables["counts"]
-    ids = np.concatenate([ids for ids, _ in counts.blocks()])
-    rows = np.concatenate([rows for _, rows in counts.blocks()])[:, 0]
-    assert len(ids) == len(np.unique(ids)) == len(counts)
-    np.testing.assert_array_equal(rows, counts.rows(ids)[:, 0])
-    assert rows.sum() == generation.dense["total"][0] == generation.about.records
-    assert 0 <= rows.min() <= rows.max() <= EPOCHS
-    return generation.about.records
+    given = {
+        "model_def": DEFINITION,
+        "num_epochs": EPOCHS,
+        "without_teachers": "hard_labels",
+        "shuffle": False,
+        "snapshot_s": 0.3,
+        "delta_dir": str(folder.parent / "deltas"),
+        "delta_s": 0.2,
+    }
+    return counting_job(folder, RECORDS, 0.05, **{**given, **settings})
 
 
 class Seen:
     """What a follower was handed."""
 
     def __init__(self):
-        self.numbers, self.records, self.told = [], [], []
+        self.states, self.told = [], []
+        self.models = LiveModels()
         self.changed = threading.Condition()
 
     def __call__(self, generation):
-        records = check(generation)
+        state = published(generation, self.models)
         with self.changed:
-            self.numbers.append(generation.about.number)
-            self.records.append(records)
+            self.states.append(state)
             self.changed.notify_all()
 
     def wait(self, more, timeout_s=120.0):
         with self.changed:
-            until = len(self.numbers) + more
-            if not self.changed.wait_for(lambda: len(self.numbers) >= until, timeout_s):
-                raise AssertionError(f"{self.numbers}, {self.told}")
+            until = len(self.states) + more
+            if not self.changed.wait_for(lambda: len(self.states) >= until, timeout_s):
+                raise AssertionError(f"{[state.number for state in self.states]}, {self.told}")
 
 
 def test_a_follower_has_cut_after_cut_while_servers_and_the_master_are_killed(tmp_path):
@@ -81,18 +82,18 @@ def test_a_follower_has_cut_after_cut_while_servers_and_the_master_are_killed(tm
         send(running.about()["pid"], signal.SIGKILL)
         seen.wait(2)
         assert 0 == running.wait(), running.logs()
+        newest = followed.newest(Place(tmp_path / "deltas"))
         deadline = time.monotonic() + 60
-        while seen.records[-1] < RECORDS * EPOCHS and time.monotonic() < deadline:
+        while seen.states[-1].cut != newest.cut and time.monotonic() < deadline:
             time.sleep(0.05)
 
     assert not [text for text in seen.told if "not taken" in text], seen.told
-    assert RECORDS * EPOCHS == seen.records[-1], (seen.records, seen.told)
-    assert sorted(seen.numbers) == seen.numbers
+    assert [] == COURSE.badly_followed(seen.states, newest), seen.told
     folder = Folder(str(tmp_path / "deltas"))
-    late = Pursuit(folder)  # who begins now
+    late, states = Pursuit(folder), []  # who begins now
     while late.look(folder.names(), time.monotonic()):
-        check(late.here)
-    assert seen.numbers[-1] == late.here.about.number
+        states.append(published(late.here, seen.models))
+    assert [] == COURSE.badly_followed(states, newest)
 
 
 POINTS = [
@@ -106,26 +107,6 @@ POINTS = [
     "redis.switch",
     "redis.apply",
 ]
-
-
-class Process:
-    """A process that is started again whenever it was killed."""
-
-    def __init__(self, *arguments):
-        self.arguments, self.starts, self.process = arguments, 0, None
-
-    def keep(self):
-        if self.process is None or self.process.poll() is not None:
-            self.starts += 1
-            self.process = subprocess.Popen(
-                [sys.executable, *self.arguments],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
-
-    def end(self):
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(60)
 
 
 @pytest.mark.slow
@@ -152,7 +133,6 @@ def test_readers_have_one_cut_whoever_is_killed_at_every_moment_that_has_a_name(
         return CONTINUE
 
     root, out = str(tmp_path / "deltas"), tmp_path / "followed"
-    follower = Process(str(Path(tools.__path__[0]) / "follower.py"), root, str(out))
     with (
         tempfile.TemporaryDirectory() as short,
         Controller(Path(short) / "faults", POINTS, decide) as controller,
@@ -160,14 +140,17 @@ def test_readers_have_one_cut_whoever_is_killed_at_every_moment_that_has_a_name(
         connected(url) as client,
     ):
         monkeypatch.setenv("EDL_FAULTS", controller.variable)
-        writer = Process("-m", "edl", "delta", "redis", root, url)
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        commands = ["edl.chaos.consumer", root, str(out)], ["edl", "delta", "redis", root, url]
+        follower, writer = (Kept(["-m", *each], env, tmp_path / "log") for each in commands)
         slow = {"delay_s": 0.3}
         with job(tmp_path / "job", model_params=slow, delta_s=0.1, server_timeout_s=20.0) as going:
             try:
                 checks = keep_reading(going, client, (follower, writer))
                 assert 0 == going.wait(), going.logs()
                 deadline = time.monotonic() + 120
-                while redis_records(client) < RECORDS * EPOCHS or not ends(out):
+                newest = followed.newest(Place(root))
+                while redis_records(client) < RECORDS * EPOCHS or not is_at(out, newest):
                     follower.keep()
                     writer.keep()
                     assert time.monotonic() < deadline
@@ -178,11 +161,10 @@ def test_readers_have_one_cut_whoever_is_killed_at_every_moment_that_has_a_name(
 
     assert not controller.errors
     assert {*POINTS} == {*killed}, killed
-    lines = [[float(word) for word in line.split()] for line in out.read_text().splitlines()]
-    for _, *records in lines:
-        assert 1 == len({*records}), lines
+    states = [*followed.read(out)][::-1]
+    assert [] == COURSE.badly_followed(states, newest)
     assert checks > 10
-    print(seed, killed, len(lines), checks, follower.starts, writer.starts)
+    print(seed, killed, len(states), checks, follower.starts, writer.starts)
 
 
 def keep_reading(going, client, processes):
@@ -203,15 +185,15 @@ def redis_records(client):
         pipe = client.pipeline(transaction=True)
         pipe.get("edl:cut")
         pipe.hvals(f"edl:{space}:rows:counts")
-        pipe.get(f"edl:{space}:dense:total")
-        text, rows, total = pipe.execute()
+        pipe.mget([f"edl:{space}:dense:seen.{number}" for number in range(SEEN)])
+        text, rows, seen = pipe.execute()
         if json.loads(text)["space"] == space:
             found = np.frombuffer(b"".join(rows), "<f4").sum()
-            assert found == np.frombuffer(total, "<f4")[0]
+            assert {found} == {*np.frombuffer(b"".join(seen), "<f4")}
             return int(found)
     return 0
 
 
-def ends(out):
-    lines = out.read_text().splitlines() if out.exists() else []
-    return bool(lines) and int(lines[-1].split()[1]) == RECORDS * EPOCHS
+def is_at(out, newest):
+    last = next(followed.read(out), None)
+    return last is not None and last.cut == newest.cut

@@ -34,8 +34,8 @@ def test_from_the_second_epoch_on_no_teacher_is_asked_and_others_learn_of_it_too
     rows, cached_records = told_at_most(job)
 
     must_be_taught(job, 3)
-    # A busy machine may hear of others' answers later than the records come again; and a member of a
-    # group that has no slice yet asks about another's records, to compute along.
+    # On a busy machine others' answers may be heard of later than the records come again; and a
+    # member of a group that has no slice yet asks about another's records, to compute along.
     assert RECORDS <= rows <= 1.5 * RECORDS
     assert 1.5 * RECORDS <= cached_records <= 2 * RECORDS
 

@@ -1,7 +1,14 @@
-"""`edl serve --yaml`, as a real API server takes it."""
+"""`edl serve --yaml`, as a real API server takes it, and its pods."""
 
+import json
+
+import numpy as np
 import pytest
+import torch
+from tools.kube_objects import IMAGE, make_pod
+from tools.trained import records_of, train
 
+import edl
 from edl.serve.manifests import Wanted, as_yaml
 
 MODEL = "ctr=/models/ctr/checkpoints"
@@ -28,3 +35,47 @@ def test_a_cluster_takes_the_deployment_and_the_service(namespace, tmp_path, wan
         "deployment.apps/ctr created (server dry run)",
         "service/ctr created (server dry run)",
     ] == said.splitlines()
+
+
+ASK = """
+import sys, time, urllib.error, urllib.request
+
+url, deadline = "http://ctr:8000/v2", time.monotonic() + 60
+while True:
+    try:
+        urllib.request.urlopen(url + "/health/ready", timeout=60).close()
+        break
+    except OSError:
+        assert time.monotonic() < deadline, "it was never ready"
+        time.sleep(0.2)
+with urllib.request.urlopen(url + "/models/ctr/infer", sys.argv[1].encode(), timeout=60) as reply:
+    print("answer", reply.read().decode())
+"""
+
+
+def test_its_pods_answer_by_its_service_as_the_checkpoint_does(namespace, folder):
+    """Process nodes know no probes, so whoever asks waits for the path that one would look at.
+
+    Broken once: (1) the Service chose other labels, so nobody was behind it; (2) the pods were told
+    no host, so that they listened on their own loopback alone."""
+    made = train(folder / "made", 2, model_def="deepfm", dim=4, hidden=8)
+    records = records_of(made.definition, np.arange(20))
+    np.savez(folder / "few.npz", **records)
+    columns = {name: records[name] for name in made.definition.module.COLUMNS}
+    namespace.claim("models", folder)
+    arguments = [f"ctr={made.checkpoint}", "--data", str(folder / "few.npz"), "--torch_threads=1"]
+    volume = f"claim_name=models,mount_path={folder},read_only=true"
+    namespace.apply(as_yaml(Wanted("ctr", IMAGE, arguments, replicas=2, volume=volume)))
+    inputs = [
+        {"name": name, "datatype": "INT64", "shape": [20], "data": column.tolist()}
+        for name, column in columns.items()
+    ]
+    namespace.apply(make_pod("asker", "python", "-c", ASK, json.dumps({"inputs": inputs})))
+
+    line = namespace.wait_log("asker", "answer ", within_s=120.0)
+
+    with torch.inference_mode():
+        features, _ = made.definition.feed(columns, "predict")
+        expected = edl.load(made.checkpoint)(features).tolist()
+    (output,) = json.loads(line.partition("answer ")[2])["outputs"]
+    assert expected == output["data"]

@@ -33,7 +33,7 @@ _KEPT_THREADS = re.compile(r"work_\d+|prepare-memory|Dummy-\d+|pytest_timeout .*
 _KEPT_FILES = re.compile(
     r"anon_inode:\[event(poll|fd)\]|/dev/(null|urandom|pts/.*)|/proc/loadavg|.*\.(so|nbi|nbc|pyc?)\b.*"
 )
-_MARK = "LEFT_BY_TEST"
+MARK = "LEFT_BY_TEST"
 _numbers = itertools.count()
 _SHARED = ("/memfd:", "/dev/shm/", "/dev/zero")  # the last is shared memory without a name
 
@@ -62,7 +62,7 @@ class Held:
 
 def mark() -> None:
     """Let the processes that are started from now on be known by their environment."""
-    os.environ[_MARK] = f"{os.getpid()}-{next(_numbers)}"
+    os.environ[MARK] = f"{os.getpid()}-{next(_numbers)}"
 
 
 def left_since(before: Held) -> list[str]:
@@ -118,12 +118,17 @@ def _processes(before: Held, now: Held) -> set[int]:
     new = set(now.children - before.children)
     if now.ended_children == before.ended_children:
         return new
-    marked = f"{_MARK}={os.environ.get(_MARK)}".encode()
+    return (new | marked()) - {os.getpid()}
+
+
+def marked() -> set[int]:
+    """Return the processes that were started since the last `mark`, and this one."""
+    found, line = {os.getpid()}, f"{MARK}={os.environ.get(MARK)}".encode()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
-            if marked in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                new.add(int(name))
-    return new - {os.getpid()}
+            if line in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                found.add(int(name))
+    return found
 
 
 def _children() -> list[int]:

@@ -29,10 +29,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ...common.errors import DefinitionError
-from ...nn.buffers import Buffers, NonFinite, add_changes, mean_changes
+from ...nn.buffers import Buffers, add_changes, mean_changes
 from ...nn.device import outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.embedding import tables
-from ...nn.fitness import Weights, check_loss, refuse_tables
+from ...nn.fitness import Weights, check_loss, loss_value, refuse_tables
 from ...nn.model_spec import ModelSpec
 from ...nn.precision import Overflow
 from ..model import PLAIN, Passes, compiled
@@ -85,9 +85,7 @@ class _Weighted(nn.Module):
         self._weights.check()
         loss: Tensor = self._loss(outputs, labels)
         check_loss(loss)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise NonFinite(f"the loss is {value}")
+        value = loss_value(loss, labels)
         return loss * weight, value
 
 

@@ -23,10 +23,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from ...common.errors import DefinitionError, UsageError
-from ...nn.buffers import Buffers, NonFinite, mean_changes
+from ...nn.buffers import Buffers, mean_changes
 from ...nn.device import outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.embedding import tables
-from ...nn.fitness import check_loss, refuse_tables
+from ...nn.fitness import check_loss, loss_value, refuse_tables
 from ...nn.model_spec import ModelSpec
 from ...nn.precision import Overflow
 from ..model import PLAIN, Passes
@@ -227,9 +227,7 @@ class ShardedTrainer(GroupTrainer[Step]):
             inputs, wanted = to_device(features, self._device), to_device(labels, self._device)
             loss = self._loss(self._numbers.of(self._sharded)(inputs), wanted)
             check_loss(loss)
-            value = float(loss.detach())
-            if not math.isfinite(value):
-                raise NonFinite(f"the loss is {value}")
+            value = loss_value(loss, wanted)
             torch.autograd.backward(loss * (weight * self._world * self._numbers.factor()))
             share, mean = share + weight, mean + value * weight
             if before is not None:

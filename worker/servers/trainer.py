@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 
 from ...kernels.ids import finite
-from ...nn.buffers import Buffers, NonFinite
+from ...nn.buffers import Buffers
 from ...nn.by_name import clip_norm
 from ...nn.device import Link, outputs_of, seed_of, seed_step, to_device, values_of
-from ...nn.fitness import Weights, check_loss
+from ...nn.fitness import Weights, check_loss, loss_value
 from ...nn.model_spec import ModelSpec
 from ...nn.precision import Overflow
 from ...ps.books.ledger import Span
@@ -203,9 +203,7 @@ class PsTrainer:
         check_loss(loss)
         factor = self._numbers.factor()
         (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
-        value = float(loss.detach())
-        if not np.isfinite(value):
-            raise NonFinite(f"the loss is {value}")
+        value = loss_value(loss, labels)
         self._numbers.unscale(parameter.grad for parameter in self._parameters)
         result = Gradients(list(self._known or []), self._dense_gradients(), source.gradients())
         result.loss = value

@@ -58,6 +58,20 @@ def test_a_process_at_an_armed_point_does_what_it_is_told(place):
     ]
 
 
+def test_a_process_may_be_told_to_sleep_while_others_go_on(place):
+    at = []
+
+    def decide(hit):
+        at.append(hit.about["at"])
+        return {"do": "sleep", "for_s": 0.2} if len(at) == 1 else OFF
+
+    with Controller(place, ["ps.push"], decide) as controller:
+        said = run(controller)
+
+    assert ["on"] * 3 == said.stdout.splitlines()
+    assert at[1] - at[0] >= 0.2
+
+
 def test_a_process_that_is_told_off_asks_no_more(place):
     hits = []
     with Controller(place, ["ps.push"], lambda hit: hits.append(hit) or OFF) as controller:

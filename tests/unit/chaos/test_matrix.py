@@ -54,7 +54,10 @@ def test_a_cell_without_a_meaning_says_why():
 def test_cells_are_all_or_those_named_or_a_draw_by_the_seed():
     every = matrix.pairs()
 
-    assert len(matrix.FAULTS) * len(matrix.PHASES) == len(every)
+    with_deltas = sum(fault.has_deltas for fault in matrix.FAULTS)
+    of_deltas = sum(phase.of_deltas for phase in matrix.PHASES)
+    elsewhere = (len(matrix.FAULTS) - with_deltas) * (len(matrix.PHASES) - of_deltas)
+    assert with_deltas * len(matrix.PHASES) + elsewhere == len(every)
     assert [("kill worker", "pull")] == [
         (f.name, p.name) for f, p in matrix.pairs("kill worker,pull")
     ]
@@ -63,6 +66,8 @@ def test_cells_are_all_or_those_named_or_a_draw_by_the_seed():
     assert drawn == matrix.pairs(sample=6, seed=1) != matrix.pairs(sample=6, seed=2)
     with pytest.raises(UsageError, match="write FAULT,PHASE"):
         matrix.pairs("kill wrker")
+    with pytest.raises(UsageError, match="the phases of deltas"):
+        matrix.pairs("kill worker,delta mid")
 
 
 def test_the_last_run_of_a_cell_counts(tmp_path):
@@ -84,6 +89,17 @@ def test_the_rows_of_teachers_tell_what_came_into_the_loss():
     assert "In the rows of teachers, 1 cells" in page
     assert "2,047 taught, 1 without, 0 with anything else." in page
     assert "In the rows of teachers" not in page_of([FREE, SOUND], "edl chaos matrix")
+
+
+def test_the_rows_of_deltas_tell_what_was_published_and_have_phases_of_their_own():
+    killed = dataclasses.replace(SOUND, fault="kill consumer", published=12, mixed=1)
+    page = page_of([FREE, SOUND, killed, dataclasses.replace(killed, phase="publish")], "")
+
+    assert "In the rows of deltas, 2 cells" in page
+    assert "24 states were published, 2 of them no cut." in page
+    assert "| fault | pull |\n| --- | --- |\n| **kill worker** | 0.02 / 0.31 |" in page
+    assert "| fault | publish |\n| --- | --- |\n| **kill consumer** | 0.02 / 0.31 |" in page
+    assert "deltas" not in page_of([FREE, SOUND], "")
 
 
 def test_a_page_tells_the_commits_of_its_cells():
@@ -136,8 +152,8 @@ NONE = dict.fromkeys(
         ({"without": "hard_labels", "taught": 2000, "untaught": 48}, {}, 2000, ""),
         ({"taught": 2000, "untaught": 48}, {}, 2000, "applied and not taught: 48 records"),
         ({"mistaught": 1}, {}, 2048, "taught what no teacher says of them: 1 records"),
-        ({}, {"server_preemptions": 1}, 2048, "restarts of others than teachers"),
-        ({}, {"preemptions": 1}, 2048, "restarts of others than teachers"),
+        ({}, {"server_preemptions": 1}, 2048, "restarts of others than whom the fault struck"),
+        ({}, {"preemptions": 1}, 2048, "restarts of others than whom the fault struck"),
         ({}, {}, 2047, "the status has {'records': 2047, 'untaught': 0}, and the checkpoint 2048"),
         ({"stall_s": 60.0}, {}, 2048, "a stall of 60.00 s, of at most 10"),
     ],

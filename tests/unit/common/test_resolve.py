@@ -151,6 +151,7 @@ def test_list_and_glob_of_data_are_taken(data: str) -> None:
         ),
         ({"evaluation_steps": 5}, "give --validation_data as well"),
         ({"model_def": ""}, "No --model_def: name a definition"),
+        ({"model_def": "", "checkpoint_dir_for_init": "a"}, "`edl checkpoint show .*a` tells"),
         ({"model_def": "/no/such.py"}, "--model_def: there is no file /no/such.py"),
         ({"model_zoo": "/no/such/zoo"}, "--model_zoo: /no/such/zoo is no folder"),
         ({"training_data": ""}, "`edl train` needs --training_data"),

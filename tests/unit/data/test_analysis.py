@@ -3,8 +3,6 @@
 import json
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +11,13 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.cli import analyze as command
 from edl.cli import main as cli
 from edl.common.errors import DataError, RecordError, UsageError
 from edl.data import analyze as module
 from edl.data.analysis import Sizes, Summary
-from edl.data.analyze import analyze, shards_of
+from edl.data.analysis_file import load, save
+from edl.data.analyze import SHARD, analyze, merged, shard_size, shards_of, summarize, write
 from edl.data.open import open_reader
 from edl.data.reader import Columns, Source, take
 from edl.nn import preprocess as pre
@@ -62,7 +62,7 @@ def columns(count=1000, seed=0):
 
 def test_each_statistic_is_that_of_numpy():
     table = columns()
-    found = analyze(Table(table), SIZES, 1, shard=300).to_dict()["columns"]
+    found = analyze(Table(table), SIZES, 300).to_dict()["columns"]
     plain = table["number"][~np.isnan(table["number"])]
     words, counts = np.unique(table["text"][table["text"] != ""], return_counts=True)
 
@@ -84,7 +84,7 @@ def test_each_statistic_is_that_of_numpy():
 
 def test_quantiles_are_numpys_within_the_error_that_they_tell():
     table = columns(5000)
-    found = analyze(Table(table), SIZES, 1, shard=900).to_dict()["columns"]["whole"]["quantiles"]
+    found = analyze(Table(table), SIZES, 900).to_dict()["columns"]["whole"]["quantiles"]
     shares = np.array(found["probabilities"])
     error = found["rank_error"]
     low, high = (
@@ -122,9 +122,7 @@ def test_merge_of_parts_is_the_whole(rows, size):
 def test_each_record_is_read_once_whatever_the_shards(monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 64)
     tables = [Table(columns()) for _ in range(3)]
-    summaries = [
-        analyze(table, SIZES, 1, shard=s) for table, s in zip(tables, (1000, 128, 7), strict=True)
-    ]
+    summaries = [analyze(table, SIZES, s) for table, s in zip(tables, (1000, 128, 7), strict=True)]
 
     assert all(set(table.read_times.values()) == {1} for table in tables)
     assert [each.records for each in summaries] == [1000] * 3
@@ -141,7 +139,7 @@ def test_shards_hold_each_record_once(counts, size):
 
 
 def test_broken_records_are_named_and_left_out():
-    summary = analyze(Table(columns(), broken=[0, 5, 999]), SIZES, 1, shard=400)
+    summary = analyze(Table(columns(), broken=[0, 5, 999]), SIZES, 400)
 
     assert summary.records == 997
     assert summary.broken == [f"table: record {n}: it is torn" for n in (0, 5, 999)]
@@ -149,7 +147,7 @@ def test_broken_records_are_named_and_left_out():
 
 def test_too_many_broken_records_end_it():
     with pytest.raises(DataError, match="More than 100 records are broken; the first is: table"):
-        analyze(Table(columns(), broken=range(200)), SIZES, 1, shard=90)
+        analyze(Table(columns(), broken=range(200)), SIZES, 90)
 
 
 def test_reader_that_gives_fewer_records_than_it_counts_is_found():
@@ -158,7 +156,7 @@ def test_reader_that_gives_fewer_records_than_it_counts_is_found():
             return super().read(source, start, min(end, 990), skip)
 
     with pytest.raises(DataError, match="Of 1000 records 990 were read"):
-        analyze(Short(columns()), SIZES, 1)
+        analyze(Short(columns()), SIZES)
 
 
 def test_examples_that_lack_a_feature_miss_it():
@@ -169,7 +167,7 @@ def test_examples_that_lack_a_feature_miss_it():
         {"name": [b"a"]},
         {"name": [b""]},
     ]
-    found = analyze(Table(records), SIZES, 1, shard=4).to_dict()["columns"]
+    found = analyze(Table(records), SIZES, 4).to_dict()["columns"]
 
     assert (found["ids"]["count"], found["ids"]["missing"]) == (4, 3)
     assert (found["name"]["count"], found["name"]["missing"]) == (3, 3)
@@ -178,7 +176,7 @@ def test_examples_that_lack_a_feature_miss_it():
 
 def test_long_texts_are_in_no_vocabulary_and_are_its_error():
     words = np.array(["a", "x" * 201, "a", "y" * 300], object)
-    found = analyze(Table(Columns({"t": words})), SIZES, 1).to_dict()["columns"]["t"]
+    found = analyze(Table(Columns({"t": words})), SIZES).to_dict()["columns"]["t"]
 
     assert (found["distinct"], found["vocabulary"], found["vocabulary_error"]) == (3, [["a", 2]], 2)
     with pytest.raises(UsageError, match="kept 1 of the 3 values"):
@@ -195,7 +193,7 @@ def test_column_of_text_and_numbers_is_one_sentence():
 
 
 def test_infinite_and_huge_numbers_leave_json_that_can_be_read():
-    found = analyze(Table(Columns({"x": np.array([1e308, -1e308, np.inf, 1.0])})), SIZES, 1)
+    found = analyze(Table(Columns({"x": np.array([1e308, -1e308, np.inf, 1.0])})), SIZES)
     column = json.loads(json.dumps(found.to_dict(), allow_nan=False))["columns"]["x"]
 
     assert (column["infinite"], column["max"], column["deviation"]) == (1, 1e308, None)
@@ -278,18 +276,74 @@ def test_command_on_a_missing_file_is_one_sentence(tmp_path):
     assert not (tmp_path / "analysis.json").exists()
 
 
-@pytest.mark.slow
-def test_any_number_of_processes_writes_the_same(tmp_path):
-    rng = np.random.default_rng(3)
-    for name, count in (("a", 700_000), ("b", 600_000)):
-        ids = rng.integers(0, 200_000, count)
-        np.savez(tmp_path / f"{name}.npz", id=ids, x=rng.normal(size=count), at=ids / 8, day=ids)
-    command = [sys.executable, "-m", "edl", "data", "analyze", str(tmp_path), "--vocabulary", "100"]
-    for processes in ("1", "3"):
-        more = ["--processes", processes, "--out", str(tmp_path / f"{processes}.json")]
-        done = subprocess.run(
-            [*command, *more], capture_output=True, text=True, timeout=300, check=False
-        )
-        assert (done.returncode, "1300000 records, each read once" in done.stdout) == (0, True)
+def test_parts_out_of_files_merge_to_the_same_bytes(tmp_path):
+    """Broken to see it fail: the sample's variance, the vocabulary's error are not in the file."""
+    rng = np.random.default_rng(4)
+    table = columns(6000, seed=1)
+    odd = np.array([*rng.normal(size=5996), -0.0, np.inf, 5e-324, 1e308])
+    words = np.array(["München", "x" * 300, "\udcff", "a"], object)[rng.integers(0, 4, 6000)]
+    big = rng.integers(-(2**62), 2**62, 6000)
+    table = Columns({**table, "odd": odd, "words": words, "big": big})
+    sources = [Source("table", 6000)]
+    reader = Table(table, broken=[3, 4000])
+    whole = analyze(reader, SIZES, 700)
 
-    assert (tmp_path / "1.json").read_text() == (tmp_path / "3.json").read_text()
+    for shard in shards_of(sources, 700):
+        save(summarize(reader, SIZES, shard), tmp_path / f"{shard.number}.npz")
+    parts = (load(tmp_path / f"{each.number}.npz", SIZES) for each in shards_of(sources, 700))
+    write(merged(parts, SIZES, sources), tmp_path / "parts.json")
+    write(whole, tmp_path / "whole.json")
+
+    assert (tmp_path / "whole.json").read_bytes() == (tmp_path / "parts.json").read_bytes()
+    assert whole.columns["number"].quantiles.rank_error > 0
+    assert not whole.columns["big"].distinct.exact
+
+
+def test_torn_part_is_one_sentence(tmp_path):
+    (tmp_path / "1.npz").write_bytes(b"PK torn")
+
+    with pytest.raises(DataError, match="1.npz, which the workers of this job have written"):
+        load(tmp_path / "1.npz", SIZES)
+
+
+def test_the_more_records_the_larger_the_shards():
+    counts = (0, 1, SHARD, 256 * SHARD, 256 * SHARD + 1, 10**10)
+    sizes = [shard_size([Source("a", count)]) for count in counts]
+
+    assert sizes == [SHARD, SHARD, SHARD, SHARD, 2 * SHARD, 75 * SHARD]
+
+
+@pytest.mark.parametrize(("records", "cores", "workers"), [(4, 8, 0), (9, 8, 2), (90, 3, 3)])
+def test_workers_are_as_many_as_pay_and_as_there_are_cores(
+    tmp_path, monkeypatch, records, cores, workers
+):
+    """A job where it pays; no job where two workers would be too many."""
+    asked = []
+
+    def in_job(settings):
+        asked.append(settings)
+        return 1
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_in_job", in_job)
+    monkeypatch.setattr(module, "PAYS", 4)
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: range(cores))
+    np.save("a.npy", np.arange(records))
+
+    assert cli.run(["data", "analyze", "a.npy", "--vocabulary", "7"]) == (1 if workers else 0)
+    assert [each.num_workers for each in asked] == ([workers] if workers else [])
+    for each in asked:
+        assert each.training_data == str(tmp_path / "a.npy")
+        assert (each.output, each.vocabulary, each.num_ps) == (
+            str(tmp_path / "analysis.json"),
+            7,
+            0,
+        )
+
+
+def test_what_cannot_be_read_starts_no_job(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(command, "_in_job", lambda _: pytest.fail("it was started"))
+    (tmp_path / "a.csv").write_text("")
+
+    assert cli.run(["data", "analyze", str(tmp_path / "a.csv"), "--num_workers", "2"]) == 1
+    assert "has no records" in capsys.readouterr().err

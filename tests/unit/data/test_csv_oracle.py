@@ -25,7 +25,7 @@ from edl.common.errors import DataError, RecordError
 from edl.data.open import open_reader
 from edl.data.reader import Columns
 
-NULLS = ("", "NA", "N/A", "null", "NULL", "nan", "NaN", "None")
+NULLS = ("", "NA", "N/A", "null", "NULL", "nan", "NaN", "None", "?")
 NAMES = ("user", "an item", "größe", "y", '5" disk', "x,y", "日")
 numbers = itertools.count()
 

@@ -41,7 +41,7 @@ def values(path: Path, source: int = 0, **params: Any) -> dict[str, list[Any]]:
 # -- numbers
 
 
-@pytest.mark.parametrize("row", ["", "NA", "nan", "\\N"])
+@pytest.mark.parametrize("row", ["", "NA", "nan", "\\N", "?"])
 def test_missing_whole_numbers_are_refused_in_one_sentence_that_helps(
     tmp_path: Path, row: str
 ) -> None:
@@ -98,6 +98,7 @@ def test_what_is_no_whole_number_past_the_head_is_broken(tmp_path: Path, word: s
         ("inf nan Inf", "U"), ("nan NaN", "U"), ("Infinity Bob", "U"), ("1 inf", "f"),
         ("1 nan 0.5", "f"), ("-inf 0.5", "f"), ("1_0 2_0", "U"), (f"{BIG} 1", "i"),
         (f"{BIG} {BIG} 0.5", "U"), ("99999999999999999999 1", "U"), ("x NA", "U"),
+        ("? 1.5 ?", "f"), ("? x", "U"),
         ("-9223372036854775808 9223372036854775807", "i"), ("1 9223372036854775808", "U"),
     ],
 )  # fmt: skip
@@ -324,7 +325,8 @@ def test_long_texts_do_not_take_their_length_times_all_records(tmp_path: Path) -
         ("1,2\n3,4\n", {}, "header=false"),
         ("a,b\n1,2\n", {"names": "x|y"}, "header=true.*header=false"),
         ("a,b\n1,2\n", {"names": "x", "header": True}, "names has 1 names, .* 2 fields"),
-        ("a,b\n1,2,3\n4,5,6\n", {}, "2 names and records of 3 fields"),
+        ("a,b\n1,2,3\n4,5,6\n", {}, "2 names and records of 3 fields.*c,header=true"),
+        ("1,2\n4,5\n", {"names": "x", "header": False}, "records of 2 fields.*names=a.b.c, or"),
         ("a,b\n1,2\n".encode("utf-16"), {}, "is UTF-16.*encoding=utf-16"),
         ("a,b\n1,2\n".encode("utf-32"), {}, "is UTF-32.*encoding=utf-32"),
         ("a,b\n1,2\n".encode("utf-16-le"), {}, "NULs.*utf-16-le"),

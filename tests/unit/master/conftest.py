@@ -436,6 +436,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., FakeJob]]:
             "validation": validation or [],
             "prediction": prediction or [],
             "metrics": {"auc": "max", "loss": "min"},
+            "shard": 4,  # of an analysis
         }
         jobs.append(FakeJob(tmp_path, described, **settings))
         return jobs[-1]

@@ -219,6 +219,28 @@ def test_the_last_cut_has_all_records_of_the_job(begin):
     assert 40 == story.found()[-1][1].records
 
 
+@pytest.mark.parametrize("patience_s", [WAIT_S, 0.001])
+def test_a_last_cut_that_cannot_be_written_is_tried_again_for_a_while(
+    begin, monkeypatch, patience_s
+):
+    monkeypatch.setattr(module, "_LAST_PATIENCE_S", patience_s)
+    monkeypatch.setattr(module, "_RETRY_S", 0.01)
+    story = begin(delta_s=3600.0)
+    story.cut()
+    story.job.servers.full = True
+    for _ in range(19):  # 40 records, 2 a step
+        story.step()
+    if patience_s == WAIT_S:
+        story.job.until(lambda status: any("no delta can" in e["text"] for e in status["events"]))
+        story.job.servers.full = False
+    story.worker.work()
+    events = [event["text"] for event in story.job.end()["events"]]
+
+    is_written = story.found()[-1][1].records == 40
+    assert is_written == (patience_s == WAIT_S)
+    assert is_written != any("the job's last state is in no delta" in text for text in events)
+
+
 def test_without_a_folder_no_cut_is_taken(start):
     job = start([("a", 8)], keep_last=False)
     job.worker().work()

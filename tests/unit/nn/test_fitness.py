@@ -6,7 +6,8 @@ from torch import nn
 
 from edl.common.errors import DefinitionError
 from edl.nn import SGD, Accuracy, Embedding, Mean, MeanSquaredError
-from edl.nn.fitness import Weights, check_loss, faults, remarks
+from edl.nn.buffers import NonFinite
+from edl.nn.fitness import Weights, check_loss, faults, loss_value, remarks
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec, difference
 from edl.nn.replace import prepare
 
@@ -105,6 +106,13 @@ def test_a_forward_that_writes_to_a_weight_is_refused():
 def test_a_loss_that_no_backward_pass_begins_with_is_refused(loss, sentence):
     with pytest.raises(DefinitionError, match=sentence):
         check_loss(loss)
+
+
+@pytest.mark.parametrize(("n", "sentence"), [(2, "^the loss is nan$"), (0, "left no record")])
+def test_a_loss_of_no_record_is_told_from_one_that_is_not_finite(n, sentence):
+    with pytest.raises(NonFinite, match=sentence):
+        loss_value(torch.tensor(float("nan")), torch.ones(n))
+    assert loss_value(torch.tensor(0.5), torch.ones(n)) == 0.5
 
 
 SPEC = ModelSpec((DenseSpec("a", (2, 3)), DenseSpec("b", (2,))), (TableSpec("t", 4),), SGD(lr=0.1))

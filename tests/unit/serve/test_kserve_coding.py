@@ -89,7 +89,6 @@ REFUSED = {
     "few values": (*body(tensor(data=[1.0])), "has 1 values instead of 2"),
     "text for number": (*body(tensor(data=["1", 2])), 'has the value "1"'),
     "bool for number": (*body(tensor(data=[True, 2])), "has the value true"),
-    "null": (*body(tensor(data=[None, 2])), "has the value null"),
     "nested otherwise": (*body(tensor(data=[[1.0, 2, 3]])), "nested otherwise"),
     "no list": (*body(tensor(data="ab")), "is no list"),
     "no data": (*body(tensor(data=None)), "neither data nor binary_data_size"),
@@ -107,6 +106,15 @@ def test_what_does_not_fit_is_refused_with_what_was_expected(said, header, told)
         tensors.from_http(said, header, (X,), OUT)
 
     assert Why.INVALID == refused.value.why
+
+
+@pytest.mark.parametrize("told", [None, float("nan")])
+def test_a_missing_number_is_null_or_nan_where_the_column_has_floats(told):
+    question = read(tensor(shape=(2, 2), data=[[told, 2], [3, 4.5]]))
+
+    np.testing.assert_array_equal([[np.nan, 2], [3, 4.5]], question.inputs["x"])
+    with pytest.raises(Refused, match="'day' of INT8 has the value null: say what stands for"):
+        read(tensor(DAY, [1], [None]), columns=(DAY,))
 
 
 @pytest.mark.parametrize("value", [128, 10**400])

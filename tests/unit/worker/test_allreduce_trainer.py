@@ -9,13 +9,13 @@ from torch.nn import functional
 
 from edl.common.errors import DefinitionError
 from edl.nn import SGD, Adam, Embedding
+from edl.nn.buffers import NonFinite
 from edl.nn.device import seed_of
 from edl.nn.local import torch_optimizer
 from edl.proto import master_pb2 as pb
 from edl.worker.group.allreduce import AllReduceTrainer
 from edl.worker.group.slices import Slice
 from edl.worker.model import model_spec
-from edl.worker.servers.trainer import NonFinite
 from edl.worker.task_reader import Lease
 
 

@@ -10,12 +10,13 @@ from torch import nn
 
 from edl.common.errors import EdlError
 from edl.nn import Adagrad, ByName, Embedding
+from edl.nn.buffers import NonFinite
 from edl.nn.embedding import PADDING, attach
 from edl.nn.optimizers import SGD
 from edl.ps.worker_client import Pulled, PushOutcome, PushResult
 from edl.worker.model import PLAIN, Passes, compiled, model_spec
 from edl.worker.servers.ids import Unique
-from edl.worker.servers.trainer import Exchange, NonFinite, PsTrainer
+from edl.worker.servers.trainer import Exchange, PsTrainer
 
 PREPARED = {"t": Unique(np.array([1]), ())}
 

@@ -25,7 +25,7 @@ master = SimpleNamespace(
     close=lambda: None,
 )
 worker._line = lambda *_: master
-process = worker._Process("127.0.0.1:1", 0)
+process = worker._Process("127.0.0.1:1", 0, SimpleNamespace(address=""))
 
 
 def run(*_):

@@ -1,0 +1,112 @@
+"""A browser for the page, and a server that plays jobs to it; without one tests are skipped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ui.page_server import PageServer
+from ui.story import Story
+
+WIDE = {"width": 1440, "height": 900}
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Return Debian's chromium, driven by playwright."""
+    why = "the page's tests need playwright: make test-ui"
+    playwright = pytest.importorskip("playwright.sync_api", reason=why)
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("the page's tests need a browser: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def site() -> Iterator[PageServer]:
+    server = PageServer()
+    yield server
+    server.close()
+
+
+class Visitor:
+    """Opens pages, and remembers what none of them may do."""
+
+    def __init__(self, browser: Any, site: PageServer) -> None:
+        self._browser = browser
+        self._site = site
+        self.contexts: list[Any] = []
+        self.errors: list[str] = []
+        self.strangers: list[str] = []  # requests off the origin
+        self.forgives: tuple[str, ...] = ()  # of errors, those that the test itself brings about
+
+    def __call__(self, path: str = "", *, url: str | None = None, **how: Any) -> Any:
+        context = self._browser.new_context(**{"viewport": WIDE, **how})
+        context.set_default_timeout(10_000)
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda told: told.type == "error" and self.errors.append(told.text))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self._look(request.url, url))
+        page.goto(url or self._site.url + path)
+        return page
+
+    def _look(self, url: str, own: str | None) -> None:
+        if not url.startswith(own or self._site.url):
+            self.strangers.append(url)
+
+    def job(self, story: Story, **how: Any) -> Any:
+        """Open the page of a job as it is now, and return when it is drawn."""
+        self._site.put(story.snapshot())
+        page = self(f"#/{story.name}", **how)
+        page.wait_for_selector(".health .sentence:not(:empty)")
+        page.wait_for_timeout(50)
+        return page
+
+
+@pytest.fixture
+def visit(browser: Any, site: PageServer) -> Iterator[Visitor]:
+    """Open pages; after the test none may have told an error or asked anybody else."""
+    visitor = Visitor(browser, site)
+    yield visitor
+    for context in visitor.contexts:
+        context.close()
+    left = [error for error in visitor.errors if not any(f in error for f in visitor.forgives)]
+    assert [] == left
+    assert [] == visitor.strangers
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """Return axe-core's script, which `make test-ui` has from the npm registry."""
+    path = os.environ.get("EDL_AXE", "")
+    if not path or not Path(path).is_file():
+        pytest.skip("this test needs axe-core: make test-ui")
+    return Path(path).read_text(encoding="utf-8")
+
+
+Found = Callable[[Any], list[str]]
+
+
+@pytest.fixture
+def findings(axe: str) -> Found:
+    """Return what axe finds in a page that is serious or critical, in words."""
+
+    def look(page: Any) -> list[str]:
+        page.evaluate(axe)  # by the debugger, which the CSP lets pass
+        result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{found['id']}: {node['target']} {node['failureSummary']}"
+            for found in result["violations"]
+            if found["impact"] in ("serious", "critical")
+            for node in found["nodes"]
+        ]
+
+    return look

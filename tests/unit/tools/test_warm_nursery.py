@@ -1,0 +1,62 @@
+"""Nurseries of jobs are forks of the tests' own, in all that a job can see."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tools import leaks, warm_nursery
+
+COMMAND = (sys.executable, "-m", "edl.worker", "--nursery", "ps")
+PIPE = subprocess.PIPE
+FAR_S = 120.0
+
+
+@pytest.fixture
+def warm():
+    """Wait for the one of this run of tests."""
+    address = Path(os.environ.get(warm_nursery.VARIABLE, "not there"))
+    if not address.is_absolute():
+        pytest.skip("without -n there is none")
+    deadline = time.monotonic() + FAR_S
+    while not address.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def nursery(**env):
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    return subprocess.Popen(COMMAND, stdin=PIPE, stdout=PIPE, env=env)
+
+
+def forks():
+    """Return the processes that are known by this test's mark: the one asked for, and its fork."""
+    return leaks.marked() - {os.getpid()}
+
+
+def test_a_fork_is_ready_is_known_by_its_mark_and_ends_with_its_input(warm):
+    """Broken once: `_mark` wrote nothing, so that what a fork leaves would not be found."""
+    with nursery() as asked:
+        assert b'{"ready": true}\n' == asked.stdout.readline()
+        assert len(forks()) == 2
+        asked.stdin.close()
+        assert 0 == asked.wait(FAR_S)
+
+
+def test_a_fork_is_killed_with_the_process_that_it_stands_for(warm):
+    with nursery() as asked:
+        assert asked.stdout.readline()
+        asked.kill()
+        assert -signal.SIGKILL == asked.wait(FAR_S)
+        assert b"" == asked.stdout.read()  # nobody has the other end any more
+
+
+def test_whoever_has_another_environment_imports_for_himself(warm):
+    with nursery(OMP_NUM_THREADS="2") as asked:
+        assert b'{"ready": true}\n' == asked.stdout.readline()
+        assert forks() == {asked.pid}
+        asked.stdin.close()
+        assert 0 == asked.wait(FAR_S)
