@@ -19,7 +19,9 @@ import { strip } from "./strip.js";
 import { timeline } from "./timeline.js";
 
 const TICK_MS = 1000;
-const FRESH_MS = 250;
+const MANY = 100; // processes; with more, what is no event is drawn seldomer
+const REST_MS = 2; // for each process
+const LONGEST_REST_MS = 2000;
 
 // One job: its panels, and how they follow its state.
 function jobView(job, saved) {
@@ -40,6 +42,8 @@ function jobView(job, saved) {
       h("div", { class: "below" }, ...of(below))));
   let dirty = new Set();
   let asked = false;
+  let later = null;
+  let drawnAt = 0;
   let heardAt = performance.now();
   let link = { lost: null, saved: true };
 
@@ -47,6 +51,9 @@ function jobView(job, saved) {
 
   function draw() {
     asked = false;
+    clearTimeout(later);
+    later = null;
+    drawnAt = performance.now();
     element.classList.remove("waiting");
     const changed = dirty;
     dirty = new Set();
@@ -67,11 +74,28 @@ function jobView(job, saved) {
     heardAt = performance.now();
     const changed = name === "snapshot" ? applySnapshot(state, told) : applyChange(state, told);
     changed.forEach((key) => dirty.add(key));
+    const wait = changed.has("events") || changed.has("incarnations") ? 0 : rest();
+    if (wait <= 0) ask();
+    else later = later ?? setTimeout(ask, wait);
+  }
+
+  // The milliseconds until the next drawing: the more processes, the more of it a drawing takes.
+  function rest() {
+    const many = state.incarnations.size;
+    return many > MANY ? drawnAt + Math.min(LONGEST_REST_MS, REST_MS * many) - performance.now() : 0;
+  }
+
+  function ask() {
     if (!asked) requestAnimationFrame(draw);
     asked = true;
   }
 
-  const timers = [setInterval(() => state.at && time(), TICK_MS), setInterval(() => top.refresh(link, since()), FRESH_MS)];
+  function tick() {
+    top.refresh(link, since());
+    if (state.at && rest() <= 0) time();
+  }
+
+  const timer = setInterval(tick, TICK_MS);
   const sizes = new ResizeObserver(() => panels.forEach((panel) => (panel.resized || panel.lay)?.()));
   sizes.observe(element);
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -83,7 +107,8 @@ function jobView(job, saved) {
     element,
     state,
     close() {
-      timers.forEach(clearInterval);
+      clearInterval(timer);
+      clearTimeout(later);
       sizes.disconnect();
       dark.removeEventListener("change", themed);
       panels.forEach((panel) => panel.close?.());
@@ -95,7 +120,7 @@ function jobView(job, saved) {
 function listView() {
   const list = jobList();
   const link = stream("api/stream", "api/jobs", ["jobs"], (_, told) => list.update(told.jobs));
-  const timer = setInterval(() => list.refresh(link), FRESH_MS);
+  const timer = setInterval(() => list.refresh(link), TICK_MS);
   return {
     element: list.element,
     close() {

@@ -8,6 +8,7 @@ import { h, keyed, say, section } from "./dom.js";
 import { hasEnded } from "./state.js";
 
 const SHOWN = 80;
+const NEW_MS = 1500;
 const TOLD_EVERY_MS = 5000;
 const KINDS = ["start", "death", "scale", "checkpoint"];
 
@@ -54,12 +55,15 @@ export function events() {
   };
 }
 
+// What is new stands out for a moment. No animation: each of its frames would paint the page.
 function row(event, fresh) {
   const kind = KINDS.includes(event.kind) ? event.kind : "other";
-  return h("li", { class: `event v-${kind}${fresh ? " new" : ""}`, "data-id": event.id },
+  const element = h("li", { class: `event v-${kind}${fresh ? " new" : ""}`, "data-id": event.id },
     h("time", { text: clock(event.t) }),
     h("i", { class: "mark", "aria-hidden": "true" }),
     h("span", { class: "text", text: event.text }));
+  if (fresh) setTimeout(() => element.classList.remove("new"), NEW_MS);
+  return element;
 }
 
 function telling(tell) {

@@ -61,7 +61,7 @@ export function freshness(state, link, since) {
   if (state.heard_s === null) return ["warn", "its master has not been heard yet"];
   const age = state.heard_s + since;
   if (age > STALE_S) return ["warn", `its master was last heard ${lasting(age)} ago`];
-  return ["good", `live, heard ${lasting(age)} ago`];
+  return ["good", age < 2 ? "live, heard just now" : `live, heard ${Math.round(age)} s ago`];
 }
 
 function figures() {
