@@ -61,7 +61,10 @@ def running() -> Iterator[None]:
 
 
 def read_at_import(env: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(_READ_AT_IMPORT)}
+    """Return what of an environment must be that of the process which has imported."""
+    found = {name: value for name, value in env.items() if name.startswith(_READ_AT_IMPORT)}
+    found.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch itself sets it, once it has compiled
+    return found
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ def forks():
 
 def test_a_fork_is_ready_is_known_by_its_mark_and_ends_with_its_input(warm):
     """Broken once: `_mark` wrote nothing, so that what a fork leaves would not be found."""
+    print(warm_nursery.read_at_import(dict(os.environ)))  # what may have kept it from being one
     with nursery() as asked:
         assert b'{"ready": true}\n' == asked.stdout.readline()
         assert len(forks()) == 2
