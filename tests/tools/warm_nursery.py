@@ -2,9 +2,10 @@
 
 A job's nursery imports for 2 to 4 s, and hundreds of tests run one. `python -m edl.worker
 --nursery` finds tools/warm/sitecustomize.py, which asks here for a fork that has its descriptors,
-environment, folder and path, and ends as that does. Whoever asks with another environment of what
-is read while it is imported (OMP_NUM_THREADS, say) is told no, and imports for itself; so is
-everybody until this is ready. Without `pytest -n`, and in pods, nurseries are never forked.
+environment, folder and path, and ends as that does. Whoever asks from elsewhere, with another
+OMP_NUM_THREADS, say, or from a namespace of its own (warm/surroundings.py), is told no, and imports
+for itself; so does everybody until this is ready. Without `pytest -n`, and in pods, nurseries are
+never forked.
 
 It ends when its standard input does.
 """
@@ -31,10 +32,6 @@ from tools import leaks
 
 VARIABLE = "EDL_TEST_NURSERY"
 _ROOM = 64  # for the mark of leaks.py, which it finds in /proc/PID/environ
-_READ_AT_IMPORT = (
-    *("GOMP_", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "NUMBA_", "CUDA_"),
-    *("MALLOC_", "GLIBC_", "LD_", "PYTHON", "EDL_FAULTS", "EDL_NET", "EDL_KERNEL"),
-)
 _NBYTES = 1 << 20
 
 
@@ -60,15 +57,9 @@ def running() -> Iterator[None]:
             process.communicate(timeout=60.0)
 
 
-def read_at_import(env: dict[str, str]) -> dict[str, str]:
-    """Return what of an environment must be that of the process which has imported."""
-    found = {name: value for name, value in env.items() if name.startswith(_READ_AT_IMPORT)}
-    found.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch itself sets it, once it has compiled
-    return found
-
-
 def main() -> None:
-    mine = read_at_import(dict(os.environ))
+    where = importlib.import_module("surroundings").where  # beside sitecustomize, which asks
+    mine = where(os.environ)
     for module in ("torch._dynamo", "edl.ps.__main__", "edl.worker.__main__"):
         importlib.import_module(module)
     importlib.import_module("edl.kernels.compile").prepare()
@@ -120,7 +111,7 @@ def _fork(there: socket.socket, mine: dict[str, str]) -> int:
     """Return the pid of the fork that whoever is there asks for; 0: he is told to import."""
     told, descriptors, *_ = socket.recv_fds(there, _NBYTES, 3)
     asked = json.loads(told)
-    fits = read_at_import(asked["env"]) == mine
+    fits = asked["where"] == mine
     there.send(b"yes" if fits else b"no")
     pid = os.fork() if fits else 0
     if fits and not pid:

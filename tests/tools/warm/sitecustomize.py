@@ -11,10 +11,12 @@ if sys.orig_argv[1:4] == ["-m", "edl.worker", "--nursery"]:
     import signal
     import socket
 
+    from surroundings import where  # type: ignore[import-not-found]  # it lies beside this
+
     def _become_warm(address: str) -> None:
         """Hand this process's descriptors and environment over, and end as the fork does.
 
-        Returns where there is none, or none that has imported with such an environment.
+        Returns where there is none, or none that is where this process is.
         """
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as there:
             try:
@@ -26,6 +28,7 @@ if sys.orig_argv[1:4] == ["-m", "edl.worker", "--nursery"]:
                 "env": dict(os.environ),
                 "cwd": os.getcwd(),
                 "path": sys.path,
+                "where": where(os.environ),
             }
             socket.send_fds(there, [json.dumps(asked).encode()], [0, 1, 2])
             if there.recv(16) != b"yes":

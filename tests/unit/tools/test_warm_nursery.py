@@ -27,9 +27,9 @@ def warm():
         time.sleep(0.1)
 
 
-def nursery(**env):
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    return subprocess.Popen(COMMAND, stdin=PIPE, stdout=PIPE, env=env)
+def nursery(*prefix):
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*prefix, *COMMAND], stdin=PIPE, stdout=PIPE, env=env)
 
 
 def forks():
@@ -39,7 +39,6 @@ def forks():
 
 def test_a_fork_is_ready_is_known_by_its_mark_and_ends_with_its_input(warm):
     """Broken once: `_mark` wrote nothing, so that what a fork leaves would not be found."""
-    print(warm_nursery.read_at_import(dict(os.environ)))  # what may have kept it from being one
     with nursery() as asked:
         assert b'{"ready": true}\n' == asked.stdout.readline()
         assert len(forks()) == 2
@@ -55,8 +54,12 @@ def test_a_fork_is_killed_with_the_process_that_it_stands_for(warm):
         assert b"" == asked.stdout.read()  # nobody has the other end any more
 
 
-def test_whoever_has_another_environment_imports_for_himself(warm):
-    with nursery(OMP_NUM_THREADS="2") as asked:
+@pytest.mark.parametrize("elsewhere", [["env", "OMP_NUM_THREADS=2"], ["unshare", "--mount"]])
+def test_whoever_is_elsewhere_imports_for_himself(warm, elsewhere):
+    """Broken once: without namespaces, a job in a mount of its own wrote beside it."""
+    if elsewhere[0] == "unshare" and os.getuid():
+        pytest.skip("needs root")
+    with nursery(*elsewhere) as asked:
         assert b'{"ready": true}\n' == asked.stdout.readline()
         assert forks() == {asked.pid}
         asked.stdin.close()
