@@ -12,6 +12,7 @@ FOLDERS = [
     "chaos",
     "cli",
     "common",
+    "dashboard",
     "data",
     "distill",
     "distill.kserve",
@@ -61,6 +62,7 @@ setup(
     packages=["edl", *(f"edl.{folder}" for folder in FOLDERS)],
     package_data={
         "edl": ["py.typed"],
+        "edl.dashboard": ["page/*"],
         "edl.data": ["vendored/*"],
         "edl.k8s": ["manifests/**/*", "manifests/chart/.helmignore"],
         "edl.model_zoo": ["templates/*"],

@@ -20,6 +20,7 @@ from . import jobs, train
 from .chaos import chaos
 from .checkpoint import checkpoint
 from .cost import cost
+from .dashboard import dashboard
 from .data import data
 from .delta import delta
 from .doctor import doctor
@@ -144,6 +145,7 @@ for _command in (
     *(train.train, train.evaluate, train.predict, train.submit),
     launch,
     *jobs.COMMANDS,
+    dashboard,
     schedule,
     cost,
     doctor,

@@ -7,9 +7,11 @@ gives them their types, so that a flag and a line of a job file mean the same.
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -205,6 +207,19 @@ def given_values(
             values[knob.name] = given
             origins.pop(knob.name, None)
     return values, origins
+
+
+def token_of(file: str, variable: str) -> str:
+    """Return the token in a file (--token_file), else that of a variable; "": there is none."""
+    if not file:
+        return os.environ.get(variable, "").strip()
+    try:
+        token = Path(file).read_text().strip()
+    except OSError as error:
+        raise UsageError(f"--token_file {file}: {error.strerror}.") from error
+    if not token or not token.isascii():
+        raise UsageError(f"--token_file {file} has no token: one line of plain characters.")
+    return token
 
 
 def flags_given() -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,7 @@ import click
 from ..common import log as logs
 from ..common.errors import CheckpointError, UsageError
 from .export import definition_options
-from .options import NAMES, flags_given
+from .options import NAMES, flags_given, token_of
 from .output import Function
 from .place import complete_jobs
 
@@ -210,13 +209,14 @@ def _set_threads(given: dict[str, Any]) -> None:
 
 def _place(given: dict[str, Any]) -> Place:
     from ..common.listen import own_host
-    from ..serve.server import Place, Tls
+    from ..common.web import Tls
+    from ..serve.server import Place
 
     return Place(
         host=own_host(),
         http_port=given["http_port"],
         grpc_port=given["grpc_port"],
-        token=_token(given["token_file"]),
+        token=token_of(given["token_file"], _TOKEN_VARIABLE),
         tls=Tls(given["tls_cert"], given["tls_key"], given["tls_client_ca"]),
         plain=given["plain"],
     )
@@ -240,15 +240,3 @@ def _terms(given: dict[str, Any]) -> Terms:
         timeout_s=given["timeout_s"],
         linger_s=given["linger_s"],
     )
-
-
-def _token(file: str) -> str:
-    if not file:
-        return os.environ.get(_TOKEN_VARIABLE, "").strip()
-    try:
-        token = Path(file).read_text().strip()
-    except OSError as error:
-        raise UsageError(f"--token_file {file}: {error.strerror}.") from error
-    if not token or not token.isascii():
-        raise UsageError(f"--token_file {file} has no token: one line of plain characters.")
-    return token

@@ -15,6 +15,7 @@ from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
 from .begin import begin_options, begin_with, check_begin, values_given
+from .dashboard import beside, check_beside, dashboard_option
 from .export_after import After, after, after_options
 from .options import (
     NAMES,
@@ -90,7 +91,7 @@ def _job_command(name: str, help: str) -> click.Command:
 
     command = _job_flags(command)
     if name == "train":
-        command = begin_options(after_options(command))
+        command = begin_options(after_options(dashboard_option(command)))
     detached = click.option("--detach", "-d", is_flag=True, help="Start the job and return.")
     made = click.command(name, cls=JobCommand, help=help, epilog=EPILOG, context_settings=NAMES)
     return made(detached(command))
@@ -104,6 +105,7 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
     then = None
     if "export_out" in given:
         then = after(given, "detach" if detach else "queue" if given["queue"] else "")
+    shown = check_beside(given, detach)
     wishes, init = _wishes(given), values_given(given)
     dry_run, as_objects, kind = (given.pop(name) for name in ("dry_run", "as_objects", "kind"))
     values, origins = given_values(given.pop("config"), given)
@@ -132,11 +134,13 @@ def _run_job(command: str, detach: bool, given: dict[str, Any], submits: bool = 
         then.check(settings)
     if settings.runtime != "kubernetes" and kind != "auto":
         raise UsageError("--as is of jobs in a cluster: add --runtime kubernetes, or leave it out.")
+    if settings.runtime == "kubernetes" and shown:
+        raise UsageError("--dashboard: the job is in a cluster: `edl dashboard -n NAMESPACE`.")
     if settings.runtime == "kubernetes":
         return _in_cluster(settings, resolved, detach, as_objects, kind, wishes)
     if wishes is not None:
         return _queue(settings, stands, wishes)
-    return _run_here(settings, resolved, detach, before if stands else None, init, then)
+    return _run_here(settings, resolved, detach, before if stands else None, init, then, shown)
 
 
 def _run_here(
@@ -146,8 +150,12 @@ def _run_here(
     before: LocalJob | None,
     init: Given | None,
     then: After | None,
+    shown: bool,
 ) -> int:
-    """Start a job on this machine, or go on with the one that stands; return the exit code."""
+    """Start a job on this machine, or go on with the one that stands; return the exit code.
+
+    `shown`: by a dashboard, meanwhile.
+    """
     from ..jobs.follow import follow
     from ..jobs.local_source import LocalSource, wait_until_serving
     from ..jobs.start import go_on, start
@@ -161,7 +169,8 @@ def _run_here(
         wait_until_serving(job, child)
         click.echo(f"{job.name} runs: `edl status {job.where}`, `edl logs -f {job.where}`")
         return 0
-    code = follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
+    with beside(job.name, shown):
+        code = follow(LocalSource(job, child), open_screen(settings.log_format, resolved))
     return code if then is None else then.follow(code, job.folder)
 
 

@@ -93,7 +93,7 @@ class LocalJob:
         state, message = "starting" if locked else "dead", f"see {self.log}"
         if locked and (waits := paths.waited_for(self.folder)):
             message = f"{waits}; {message}"
-        if self.address() is not None:
+        if self.address() is not None and not self.is_over():
             client = self.client()
             try:
                 return client.status()[1]
@@ -101,6 +101,8 @@ class LocalJob:
                 state, message = "silent" if locked else "dead", str(error)
             finally:
                 client.close()
+        if state == "dead" and (result := self.result()) is not None:  # it has ended meanwhile
+            return result
         return {"job_name": self.name, "state": state, "message": self.how_to_go_on() or message}
 
     def how_to_go_on(self) -> str:

@@ -86,7 +86,7 @@ class Asking:
     def settle(self, now: float) -> None:
         """Answer those who wait where there is an answer by now, or their time is up."""
         news, self._asked_tasks = self._core.saves > self._asked_tasks, self._core.saves
-        self._parking.settle(TASK, lambda: news or self._core.queue.has_todo, self._give)
+        self._parking.settle(TASK, lambda: news or self._core.queue.todo > 0, self._give)
         version = self._group.server_map.version
         newer, self._asked_servers = version > self._asked_servers, version
         self._parking.settle(SERVERS, lambda: newer, self._give)

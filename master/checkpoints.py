@@ -151,7 +151,7 @@ class Checkpoints:
 
     def _saved(self, directory: Place) -> None:
         self._core.status.checkpoint = str(directory)
-        self._core.tell(f"checkpoint {directory.name} is written")
+        self._core.tell(f"checkpoint {directory.name} is written", kind="checkpoint")
         self._core.save()
 
     # -- for other servers

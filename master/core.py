@@ -23,6 +23,7 @@ from ..common.listen import own_machine
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from ..durable.loop import Loop, Script
+from ..durable.schema import Json
 from .books.decisions import Durable, Lease, LeaseSome, Prove, written
 from .books.queue_view import QueueView
 from .books.task import Task
@@ -87,8 +88,11 @@ class Core:
 
     def decide(self, decision: Decision[Answer]) -> Answer:
         """Make a decision about tasks, which nobody is told of before it is on disk (`commit`)."""
+        redone = self.queue.standing.recomputed
         answer = self._queue.decide(decision)
         self.journal.append(*written(decision))
+        if self.queue.standing.recomputed != redone:  # which no decision says
+            self.save_soon()
         return answer
 
     def hear_progress(self, lessee: str, progress: Iterable[tuple[int, int, int]]) -> None:
@@ -170,9 +174,9 @@ class Core:
                 return  # what has ended the job may be the journal itself; the message tells of it
             self._saved = text
 
-    def tell(self, text: str) -> None:
-        """Tell the log, and whoever looks at the status."""
-        self.status.tell(self.clock.now(), text)
+    def tell(self, text: str, **about: Json) -> None:
+        """Tell the log, and whoever looks at the status. `about`: see Status.tell."""
+        self.status.tell(self.clock.now(), text, **about)
         log.info("%s", text)
 
     def insist(self, call: Callable[[], Answer]) -> Script[Answer]:

@@ -311,7 +311,7 @@ class Course:
             and self._core.status.state == "running"
             and queue.opened > 0
             and not queue.all_epochs_opened
-            and not queue.has_todo
+            and not queue.todo
             and queue.epochs_done(queue.opened - 1)  # at most one epoch ahead
         ):
             self._core.decide(OpenEpoch())

@@ -28,6 +28,7 @@ from .membership import SERVER, TEACHER, WORKER, Member
 from .processes import Processes
 from .shutdown import Shutdown
 from .teachers import Teachers
+from .told import about
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -200,24 +201,26 @@ class Front:
     def _register(self, request: pb.RegisterRequest) -> pb.RegisterReply:
         replica = request.replica
         role = _ROLES[replica.role]
-        accepted, replaced = self._core.members.register(
-            Member(
-                role,
-                replica.index,
-                replica.incarnation,
-                self._core.clock.now(),
-                request.address,
-                request.metrics_address,
-                request.pid,
-                request.host,
-            )
+        member = Member(
+            role,
+            replica.index,
+            replica.incarnation,
+            self._core.clock.now(),
+            request.address,
+            request.metrics_address,
+            request.pid,
+            request.host,
         )
-        for member in replaced:
-            self._processes.lost(member, "replaced")
+        accepted, replaced = self._core.members.register(member)
+        for before in replaced:
+            self._processes.lost(before, "replaced")
         if not accepted:
             return pb.RegisterReply(fenced=True)
         self._processes.registered(role, replica.index)
-        self._core.tell(f"{role} {replica.index} registered (pid {request.pid})")
+        self._core.tell(
+            f"{role} {replica.index} registered (pid {request.pid})",
+            **about("start", member, machine=request.host),
+        )
         if request.note:
             self._core.tell(f"{role} {replica.index}: {request.note}")
         self._core.save_soon()

@@ -22,9 +22,10 @@ from ..common import cold, faults
 from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.identity import Identity
+from ..common.listen import own_machine
 from ..common.settings import JobSettings
 from ..durable.schema import Json, dump_all, load
-from ..runtime.base import OnReport, Report, Runtime
+from ..runtime.base import OnReport, Replica, Report, Runtime
 from .asking import Asking
 from .books.decisions import Forgive, Lost
 from .core import EXIT_FAILED, Core
@@ -44,6 +45,7 @@ from .processes import TICK_S, Processes
 from .servers_change import ServersChange, recall
 from .shutdown import Shutdown
 from .state import dump_queue
+from .told import about
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +148,7 @@ class Master:
         now = self.core.clock.now()
         self._resumed = True
         self.status.remember(memory.status, now, self.core.journal.epoch)
+        self.status.recomputed -= self.queue.standing.recomputed  # counted once more as it was read
         went_on = failed is None and bool(after)  # else who knows how long it did not run
         self.core.machines.restore(memory.machines, now, went_on)
         if not went_on:
@@ -175,9 +178,15 @@ class Master:
         for worker in {t.worker for t in self.queue.leases.leased.values()} - there:
             self.core.decide(Lost(worker))  # its loss was half told when the master was killed
         self.core.tell(
-            f"the master {after or 'ended'}; started again (epoch {self.core.journal.epoch})"
+            f"the master {after or 'ended'}; started again (epoch {self.core.journal.epoch})",
+            **self._about_itself(after),
         )
         self.core.save()
+
+    def _about_itself(self, before: str = "") -> dict[str, Json]:
+        """Return whose start an event tells: this master's; `before`: how the last one ended."""
+        me = Replica("master", 0, f"master-{self.core.journal.epoch}")
+        return about("start", me, machine=own_machine(), before=before)
 
     def _begin_run(self, now: float) -> None:
         self.status.begin_run(now, self.queue.records_done)
@@ -187,7 +196,7 @@ class Master:
     def _memory(self) -> dict[str, Json]:
         """Return all that a successor must know, and that is not the queue's: what MEMORY is."""
         memory = Memory(
-            status=self.status.memory(),
+            status=self.status.memory(self.queue.standing.recomputed),
             members=[member.lasting() for member in self.members.all],
             gone=self.members.gone,
             replicas=self.replicas.state(),
@@ -209,7 +218,7 @@ class Master:
             self._processes.adopt()
             faults.point("master.recover")
         else:
-            self.core.tell("starting")
+            self.core.tell("starting", **self._about_itself())
             if promise := self.course.checkpoints.promise():
                 self.core.tell(promise)
             if self.core.settings.strategy != "allreduce" and cold.must_compile():

@@ -13,6 +13,7 @@ from ..common.errors import CheckpointError, JobError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
+from ..jobs import history
 from .books.plan import Piece, Plan, check_same_plan, plan_of, sources_of, split
 from .books.saved import queue_of
 from .books.task_queue import TaskQueue
@@ -89,7 +90,8 @@ def begin(settings: JobSettings, job_dir: Path, described: dict[str, Any]) -> Bo
     queue, checkpoint = open_queue(settings, described)
     for suffix in ("", "-wal", "-shm"):  # all of an older one: its log would be replayed
         (job_dir / f"{paths.JOURNAL}{suffix}").unlink(missing_ok=True)
-    (job_dir / "result.json").unlink(missing_ok=True)
+    for name in ("result.json", history.FILE):
+        (job_dir / name).unlink(missing_ok=True)
     journal = Journal(job_dir / paths.JOURNAL, FORMAT)
     journal.compact({"queue": dump_queue(queue)})
     return _books(settings, described, journal, queue, checkpoint)

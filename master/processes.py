@@ -19,6 +19,7 @@ from .groups.group import Group
 from .losses import Losses
 from .membership import ROLES, SERVER, WORKER, Member
 from .replicas import LONGEST_PAUSE_S, ReplicasState, Start
+from .told import about, end_of
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +188,10 @@ class Processes:
             return
         del self._running[replica.role, replica.index]
         slot, verdict = self._losses.exited(exit)
-        self._core.tell(f"{replica.role} {replica.index} {slot.last_end} ({verdict})")
+        self._core.tell(
+            f"{replica.role} {replica.index} {slot.last_end} ({verdict})",
+            **about("death", replica, end=end_of(verdict, exit.code), why=slot.last_end),
+        )
         for member in self._core.members.lose_index(replica.role, replica.index):
             self.lost(member, slot.last_end)
         self._core.members.lose(replica.incarnation)  # also where it never registered
@@ -220,7 +224,8 @@ class Processes:
                 whose = ""
             self._core.tell(
                 f"{member.role} {member.index}{whose} was silent for "
-                f"{self._core.settings.lease_s:g} s: lost"
+                f"{self._core.settings.lease_s:g} s: lost",
+                **about("death", member, end="failed", why="silent for too long"),
             )
             self.lost(member, "silent")
             self._core.save_soon()
@@ -250,7 +255,7 @@ class Processes:
             return previous
         if not self._group.workers.trains_in_rounds:  # else their pauses are measured
             self._core.recorder.decided(WORKER, self._core.clock.now())
-        self._core.tell(f"workers wanted: {workers} (were {previous})")
+        self._core.tell(f"workers wanted: {workers} (were {previous})", kind="scale")
         self._core.save_soon()
         return previous
 

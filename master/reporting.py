@@ -104,7 +104,7 @@ class Reporter:
 
 def nearly_done(queue: QueueView) -> bool:
     """Tell whether nothing is left to be leased, but for what may come back."""
-    return queue.all_epochs_opened and (not queue.has_todo or queue.plan_done)
+    return queue.all_epochs_opened and (not queue.todo or queue.plan_done)
 
 
 def _priority(stated: str) -> str | None:

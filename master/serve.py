@@ -27,6 +27,7 @@ from ..common.listen import own_host
 from ..common.reflection import reflect
 from ..common.settings import JobSettings
 from ..durable.schema import Json
+from ..jobs.history import History
 from ..proto import master_pb2, master_pb2_grpc, registry_pb2, registry_pb2_grpc
 from ..runtime.nursery import Nursery
 from . import opening
@@ -158,10 +159,12 @@ def _run(
     journal = books.journal
     tensorboard = settings.output and settings.tensorboard
     scalars = Scalars(Path(settings.output) / "tensorboard" if tensorboard else None)
+    history = History(job_dir)
     identity = job_identity(rpc.job_token())
 
     def show(status: dict[str, Json]) -> None:
         scalars(status)
+        history.look(status)
         home.show(status)
 
     master = Master(
@@ -173,6 +176,7 @@ def _run(
         identity=identity,
         watch=show,
     )
+    master.status.hear = history.event
     _go_on(master, job_dir, books, after)
     server = _listen(master, identity.token, settings.port, job_dir)
     metrics_address = scalars.serve()
@@ -188,13 +192,14 @@ def _run(
     except Fenced:
         raise  # there is another master: the job, its status and its journal are that one's
     except BaseException:  # however it ended, the last status is left; then it goes on up
-        _leave_result(master, job_dir, scalars)
+        _leave_result(master, job_dir, scalars, history)
         raise
     else:
-        _leave_result(master, job_dir, scalars)
+        _leave_result(master, job_dir, scalars, history)
     finally:
         server.stop()
         journal.close()
+        history.close()
     return code
 
 
@@ -214,11 +219,13 @@ def _go_on(master: Master, job_dir: Path, books: opening.Books, after: str) -> N
     failed.unlink(missing_ok=True)
 
 
-def _leave_result(master: Master, job_dir: Path, scalars: Scalars) -> None:
-    status = master.status_json()
-    storage.write_file(job_dir / "result.json", status.encode())
-    scalars(json.loads(status), last=True)
+def _leave_result(master: Master, job_dir: Path, scalars: Scalars, history: History) -> None:
+    text = master.status_json()
+    storage.write_file(job_dir / "result.json", text.encode())
+    status = json.loads(text)
+    scalars(status, last=True)
     scalars.close()
+    history.look(status, last=True)
 
 
 def _listen(master: Master, token: str, port: int, job_dir: Path) -> rpc.AsyncServer:

@@ -63,7 +63,7 @@ def _begin(core: Core, wanted: ServersWanted) -> None:
     core.changing = wanted
     _remember(core)
     core.recorder.decided(SERVER, core.clock.now())
-    core.tell(f"servers wanted: {wanted.servers} (were {core.settings.num_ps})")
+    core.tell(f"servers wanted: {wanted.servers} (were {core.settings.num_ps})", kind="scale")
 
 
 def _remember(core: Core) -> None:

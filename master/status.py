@@ -2,20 +2,21 @@
 
 Never the token.
 
-The revision rises at most every few tenths of a second, so that somebody who waits for a newer one
-is not woken by every heartbeat.
+The revision rises every few tenths of a second, so that somebody who waits for a newer one is not
+woken by every heartbeat, and with each event, unless that would cost too much.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.settings import JobSettings
 from ..durable.schema import Json
+from .books import audit
 from .books.plan import Kind
 from .books.quarantine import by_record, data_of
 from .books.queue_view import QueueView
@@ -23,8 +24,10 @@ from .evaluation import Evaluations
 from .membership import ROLES, SERVER, TEACHER, WORKER, Member, Membership
 from .replicas import Phase, Replicas, Slot
 
+SERVER_SCALARS = ("rows", "nbytes", "pulls", "pushes")  # of its heartbeats
 TEACHER_SCALARS = ("rows", "rows_per_s", "queued", "busy_share")  # of its heartbeats
 _EVENTS_KEPT = 50
+_EVENTS_OF_A_MASTER = 1 << 20  # so that no two of a job's masters give out one id
 _DECISIONS_KEPT = 20
 _REVISION_S = 0.25
 _RESTS = 20  # times as long as a revision takes; so all who look cost a twentieth of a core
@@ -56,6 +59,7 @@ class StatusMemory:
     run_began: float
     events: list[Json]
     decisions: list[Json] = field(default_factory=list)
+    recomputed: int = 0
 
 
 class Status:
@@ -74,17 +78,29 @@ class Status:
         self._masters = 1  # that this job has had
         self._started = self._run_began = started
         self._next_revision = started + _REVISION_S
+        self._soonest = started  # when there may be another revision, at the earliest
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
         self._decisions: deque[dict[str, Any]] = deque(maxlen=_DECISIONS_KEPT)  # of teachers
+        self._event_id = 0
+        self.recomputed = 0  # records, before the queue of now began to count
+        self.hear: Callable[[dict[str, Any]], None] = lambda _event: None  # is told each event
 
     @property
     def newest_checkpoint(self) -> str | None:
         """The checkpoint that the job could be begun from anew: its own, or where it began."""
         return self.checkpoint or self.began_from
 
-    def tell(self, now: float, text: str) -> None:
-        """Add an event."""
-        self._events.append({"t": round(now - self._started, 3), "text": text})
+    def tell(self, now: float, text: str, **about: Json) -> None:
+        """Add an event, of which whoever looks is told as soon as may be.
+
+        `about`: its `kind`, and of a process's start or end whose it was.
+        """
+        self._event_id += 1
+        t = round(now - self._started, 3)
+        event = {"id": self._event_id, "t": t, "text": text, **about}
+        self._events.append(event)
+        self._next_revision = min(self._next_revision, max(now, self._soonest))
+        self.hear(event)
 
     def decide(self, now: float, wanted: int, before: int, why: str) -> None:
         """Keep a decision about the number of teachers."""
@@ -107,8 +123,8 @@ class Status:
         """Take back the end, which was a failure."""
         self.state, self.exit_code, self.message, self.resume = state, None, "", None
 
-    def memory(self) -> StatusMemory:
-        """Return what a restarted master must know."""
+    def memory(self, recomputed: int = 0) -> StatusMemory:
+        """Return what a restarted master must know. `recomputed`: records, by the queue of now."""
         return StatusMemory(
             state=self.state,
             exit_code=self.exit_code,
@@ -122,6 +138,7 @@ class Status:
             run_began=self._run_began,
             events=list(self._events),
             decisions=list(self._decisions),
+            recomputed=self.recomputed + recomputed,
         )
 
     def remember(self, memory: StatusMemory, now: float, epoch: int) -> None:
@@ -134,6 +151,8 @@ class Status:
         self._run_began = min(now, memory.run_began)
         self._events.extend(memory.events)
         self._decisions.extend(memory.decisions)
+        self.recomputed = memory.recomputed
+        self._event_id = epoch * _EVENTS_OF_A_MASTER
         self.revision = epoch << 32
         self._masters = epoch
 
@@ -150,7 +169,8 @@ class Status:
 
         With thousands of workers, it is done seldomer.
         """
-        self._next_revision = max(self._next_revision, now + min(_RESTS * seconds, _LONGEST_REST_S))
+        self._soonest = now + min(_RESTS * seconds, _LONGEST_REST_S)
+        self._next_revision = max(self._next_revision, self._soonest)
 
     def render(
         self,
@@ -190,7 +210,9 @@ class Status:
             "version": version,
             "minibatch": int(newest["minibatch"]) if "minibatch" in newest else None,
             "gain": newest.get("gain"),
+            "records": audit.records(queue, self.recomputed + queue.standing.recomputed),
             "tasks": queue.counts(),
+            "task_runs": audit.tasks(queue),
             "workers": _rows(WORKER, now, members, replicas, queue, lessee),
             "servers": _rows(SERVER, now, members, replicas, queue, lessee),
             "teachers": _rows(TEACHER, now, members, replicas, queue, lessee),
@@ -273,7 +295,9 @@ def _row(
         "metrics_address": member.metrics_address if member else "",
     }
     if slot.role == SERVER:
-        return {**row, "version": member.version if member else None}
+        told = member.scalars if member else {}
+        figures = {name: told[name] for name in SERVER_SCALARS if name in told}
+        return {**row, "version": member.version if member else None, **figures}
     if slot.role == TEACHER:
         told = member.scalars if member else {}
         return {**row, **{name: told.get(name, 0.0) for name in TEACHER_SCALARS}}

@@ -65,6 +65,14 @@ class Calls(Collector):
                 self._lags[bisect_left(_STALENESS, pushed.staleness)] += 1
                 self._lagged += pushed.staleness
 
+    def served(self) -> tuple[int, int]:
+        """Return how many pulls and pushes were served, whatever became of them."""
+        with self._lock:
+            counters = [self._ended, *self._compiled.values()]
+            counters += [np.array(n) for (call, _), n in self._counted.items() if call == "Pull"]
+            pulls = sum(int(each[:NANOSECONDS].sum()) for each in counters)
+            return pulls, sum(self._outcomes.values())
+
     def begin_compiled(self) -> tuple[Ints, Ints]:
         """Return the bounds of the buckets, in ns, and a connection's counters.
 
@@ -128,6 +136,7 @@ class Metrics:
             "edl_ps_memory_bytes", "Parameters and state.", ["shard"], registry=registry
         )
         self._version = Gauge("edl_ps_version", "Version.", ["shard"], registry=registry)
+        self._sizes: dict[str, float] = {}
 
     def observe(self, store: Store) -> None:
         """Take the sizes of now."""
@@ -136,3 +145,9 @@ class Metrics:
             self._rows.labels(table, self._shard).set(count)
         self._memory.labels(self._shard).set(nbytes)
         self._version.labels(self._shard).set(store.version)
+        self._sizes = {"rows": float(sum(rows.values())), "nbytes": float(nbytes)}
+
+    def scalars(self) -> dict[str, float]:
+        """Return what a heartbeat tells: the sizes of then, and calls since the start."""
+        pulls, pushes = self.calls.served()
+        return {**self._sizes, "pulls": float(pulls), "pushes": float(pushes)}

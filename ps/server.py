@@ -330,6 +330,7 @@ class Server:
             state=state,
             coverage=_message(coverage) if coverage else None,
             notes=notes,
+            scalars=self._servicer.metrics.scalars(),
         )
         reply: pb.HeartbeatReply = self._master.call_once("Heartbeat", request)
         with self._telling:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.errors import JobError
 from ..durable.schema import load
-from ..jobs.job import Job, Kind
+from ..jobs.job import Job, Kind, Status
 from .cost import Usage, cost
 from .prices import MARKETS, ON_DEMAND, Price
 
@@ -46,9 +46,9 @@ class Used:
     usages: tuple[Usage, ...]  # by kind and market
 
 
-def used(job: Job) -> Used:
-    """Return what a job has used. Raises JobError where its status does not tell that."""
-    status = job.status()
+def used(job: Job, status: Status | None = None) -> Used:
+    """Return what a job has used, by its status. Raises JobError where that does not tell it."""
+    status = job.status() if status is None else status
     usage, restarts = status.get("usage"), status.get("restarts") or {}
     if usage is None:
         raise JobError(

@@ -12,23 +12,20 @@ import contextlib
 import gc
 import logging
 import signal
-import socket
-import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
 
 from .. import __version__
-from ..common import listen
+from ..common import web
 from ..common.errors import EdlError, UsageError
 from ..common.listen import is_loopback, joined
 from ..common.process import leave
+from ..common.web import Tls
 from .batcher import Rules
 from .kserve.asking import Asking
 from .kserve.http import App, Limits
@@ -36,28 +33,12 @@ from .kserve.rpc import Service, TokenCheck
 from .repository import Repository
 from .sources import Bringer
 
-if TYPE_CHECKING:
-    import uvicorn
-
 log = logging.getLogger("edl.serve")
 
 _END_S = 30.0  # for requests that are under way
 # The thread that answers must not wait for the one that computes in Python for 5 ms, as by default.
 _SWITCH_S = 0.0005
 _EXTRA = "edl serve needs uvicorn: pip install 'edl[serve]'"
-
-
-@dataclass(frozen=True)
-class Tls:
-    """Files of a certificate and its key; `client_ca`: whoever asks must have one of that."""
-
-    certificate: str = ""
-    key: str = ""
-    client_ca: str = ""
-
-    def __post_init__(self) -> None:
-        if bool(self.certificate) != bool(self.key) or (self.client_ca and not self.key):
-            raise UsageError("TLS needs both --tls_cert and --tls_key.")
 
 
 @dataclass(frozen=True)
@@ -115,18 +96,10 @@ def serve(
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     sys.setswitchinterval(_SWITCH_S)
     server = _Server(bringers, place, terms, say)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=web.loop_factory()) as runner:
         runner.run(server.run())
     if server.is_opening:
         leave(0)  # by no teardown, which would take from that thread what it uses
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None  # asyncio's own: slower, and right
-    return uvloop.new_event_loop
 
 
 class _Server:
@@ -206,40 +179,12 @@ class _Server:
     # -- the two carriers
 
     async def _begin_http(self, asking: Asking, undo: contextlib.AsyncExitStack) -> str:
-        import uvicorn
-
         place = self._place
-        app: Any = App(self._repository, asking, token=place.token, limits=self._terms.limits)
-        config = uvicorn.Config(
-            app,
-            loop="none",
-            interface="asgi3",
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=int(_END_S),
+        app = App(self._repository, asking, token=place.token, limits=self._terms.limits)
+        sock = web.bound(place.host, place.http_port, "--http_port")
+        await undo.enter_async_context(
+            web.serving(app, sock, place.tls, lifespan="off", end_s=_END_S)
         )
-        if place.tls.key:
-            _credentials(place.tls)  # names a file that is not there
-            config.ssl_certfile, config.ssl_keyfile = place.tls.certificate, place.tls.key
-            config.ssl_ca_certs = place.tls.client_ca or None
-            config.ssl_cert_reqs = ssl.CERT_REQUIRED if place.tls.client_ca else ssl.CERT_NONE
-        try:
-            config.load()
-        except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"the TLS files cannot be used: {error}") from error
-        sock = _bound(place.host, place.http_port)
-        server = _uvicorn(config)
-        serving = asyncio.create_task(server.serve(sockets=[sock]))
-
-        async def end() -> None:
-            server.should_exit = True
-            await serving
-
-        undo.push_async_callback(end)
         return joined(place.host, sock.getsockname()[1])
 
     async def _begin_grpc(self, asking: Asking, undo: contextlib.AsyncExitStack) -> str:
@@ -275,33 +220,8 @@ def _settle(loaded: asyncio.Future[None], failure: EdlError | None) -> None:
         loaded.set_exception(failure)
 
 
-def _uvicorn(config: uvicorn.Config) -> uvicorn.Server:
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            """Leave signals to this process."""
-            yield
-
-    return Server(config)
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=listen.family(host), backlog=2048)
-    except OSError as error:
-        raise UsageError(
-            f"cannot listen on {joined(host, port)}: {error.strerror}. Choose another --http_port."
-        ) from error
-
-
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    try:
-        key, certificate = Path(tls.key).read_bytes(), Path(tls.certificate).read_bytes()
-        ca = Path(tls.client_ca).read_bytes() if tls.client_ca else None
-    except OSError as error:
-        raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from error
+    key, certificate, ca = tls.read()
     return grpc.ssl_server_credentials(
         [(key, certificate)], root_certificates=ca, require_client_auth=ca is not None
     )

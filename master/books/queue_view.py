@@ -6,7 +6,8 @@ reading of a journal (`restore`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from .epochs import Epochs
 from .failures import Failures
@@ -15,6 +16,22 @@ from .plan import Kind, Plan
 from .task import Fence, Quarantine, QueueState, Task, planned
 from .task_table import TaskTable
 from .todo import Todo
+
+
+class Standing(NamedTuple):
+    """The parts of the books that audit.py puts together.
+
+    `finished`: records of tasks of the plan that are done; `untouched`: first id, one past the
+    last, and group of tasks that nobody has leased yet; `begun`: tasks that were leased, now or
+    before, and are not done; `redone`: records that were computed more than once, by task, as far
+    as this queue saw it; `recomputed`: all of these.
+    """
+
+    finished: int
+    untouched: list[tuple[int, int, str]]
+    begun: Collection[Task]
+    redone: dict[int, int]
+    recomputed: int
 
 
 class QueueView:
@@ -77,11 +94,6 @@ class QueueView:
         return self._table.low_water(self._epochs.all_touched_below)
 
     @property
-    def has_todo(self) -> bool:
-        """Tell whether a task may be leased now."""
-        return self._todo.first(self._epochs.next_untouched) is not None
-
-    @property
     def todo(self) -> int:
         """The number of tasks that may be leased now."""
         return len(self._todo) + (0 if self.closed else self._epochs.num_untouched)
@@ -125,6 +137,13 @@ class QueueView:
     def records_planned(self) -> int | None:
         """The records of the plan that are applied or will be; None: it has no end."""
         return self._epochs.records_planned
+
+    @property
+    def standing(self) -> Standing:
+        """The parts of the books that an audit puts together."""
+        table, epochs = self._table, self._epochs
+        finished, begun = epochs.records_done, table.begun.values()
+        return Standing(finished, epochs.untouched, begun, table.redone, table.recomputed)
 
     def counts(self) -> dict[str, int]:
         """Return the number of tasks by state; `done` counts retired ones too."""

@@ -58,6 +58,7 @@ class Task:
     tries: dict[int, int] = field(default_factory=dict)  # failures by start of the span
     worker: str = ""  # the incarnation that holds it
     heard: int = field(default=0, compare=False)
+    reached: int = field(default=0, compare=False)  # how far it was when it was last fenced
     failure: Failure | None = None  # how its last lease ended, until that is fenced
     ended: Ending | None = None  # of its worker's process, likewise
     ends: int = 0  # of such, in a row at position `ended_at`, where nobody knows the span

@@ -243,7 +243,10 @@ class TaskQueue(QueueView):
         if not current.position <= min(applied) <= max(applied) <= current.size:
             raise current.illegal(f"fenced at {list(applied)} of {current.size}")
         del self._table.fencing[task]
-        current.position = min(applied)
+        ahead = max(applied)  # of its last lease, unless an earlier one had got as far
+        own = ahead if ahead > max(current.boundaries, default=0) else 0
+        self._table.redo(current, max(current.reached, own) - min(applied))
+        current.reached, current.position = 0, min(applied)
         current.boundaries = tuple(sorted({p for p in applied if p > current.position}))
         current.tell(f"attempt {attempt} fenced at {list(applied)}")
         current.heard = 0
@@ -267,6 +270,8 @@ class TaskQueue(QueueView):
                     "are more than it has, or it has none any more"
                 )
             if position >= task.position and task.state != State.DONE:
+                if task.state == State.LEASED:  # its worker will find a gap there
+                    self._table.redo(task, task.heard - position)
                 continue
             task.tell(f"a server was restored at {position}")
             if task.state == State.DONE:
@@ -274,6 +279,7 @@ class TaskQueue(QueueView):
                     continue
                 self._reopen(task)
             elif task.state in (State.TODO, State.LEASED):
+                self._table.redo(task, max(task.position, task.heard) - position)
                 ahead = {task.position, *task.boundaries}
                 task.boundaries = tuple(sorted(p for p in ahead if p > position))
             task.position = min(task.position, position)
@@ -333,6 +339,7 @@ class TaskQueue(QueueView):
             self._table.fence(task)
             return
         task.attempt += 1
+        self._table.redo(task, task.heard)
         task.heard = 0
         self._requeue(task)
 

@@ -20,7 +20,9 @@ class TaskTable:
 
     `results`: those that are done and pushed nothing. `begun`: not done, but leased before.
     `open_of_group`: tasks that are not done, by group, untouched ones too. `num_done`: tasks that
-    are done, retired ones too. `low`: a train task below which all are retired.
+    are done, retired ones too. `low`: a train task below which all are retired. `redone`: by task
+    of the plan, its records that were computed more than once, and `recomputed` all of these; for
+    the eye, and kept nowhere.
     """
 
     tasks: dict[int, Task] = field(default_factory=dict)
@@ -32,6 +34,8 @@ class TaskTable:
     num_done: int = 0
     next_unplanned: int = UNPLANNED_IDS
     low: int = 0
+    redone: dict[int, int] = field(default_factory=dict, compare=False)
+    recomputed: int = field(default=0, compare=False)
 
     # -- what becomes of a task
 
@@ -57,6 +61,7 @@ class TaskTable:
     def fence(self, task: Task) -> None:
         """Have every shard refuse what was pushed for the task so far: raise its attempt."""
         task.attempt += 1
+        task.reached = max(task.reached, task.position, task.heard)
         task.state = State.FENCING
         self.fencing[task.id] = self.begun[task.id] = task
 
@@ -77,6 +82,12 @@ class TaskTable:
         self.num_done -= 1
         task.position, task.heard = task.size, 0
         self.fence(task)
+
+    def redo(self, task: Task, records: int) -> None:
+        """Note that so many records of a task, which were computed, will be once more."""
+        if records > 0 and task.id < UNPLANNED_IDS:
+            self.redone[task.id] = self.redone.get(task.id, 0) + records
+            self.recomputed += records
 
     def retire(self, task: Task) -> None:
         """Forget a task that is done, for good. Raises IllegalTransition where it is not."""

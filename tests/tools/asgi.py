@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 
 class Reply(NamedTuple):
@@ -47,11 +48,13 @@ async def ask(
         sent.append(message)
 
     lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
-    scope = {"type": "http", "method": method, "path": path, "headers": lines}
+    plain, _, query = path.partition("?")
+    scope: dict[str, Any] = {"type": "http", "method": method, "headers": lines}
+    scope |= {"path": unquote(plain), "query_string": query.encode(), "raw_path": plain.encode()}
     await app(scope, receive, send)
     start, *rest = sent
     return Reply(
         start["status"],
         {name.decode(): value.decode() for name, value in start["headers"]},
-        b"".join(each["body"] for each in rest),
+        b"".join(each.get("body", b"") for each in rest),
     )

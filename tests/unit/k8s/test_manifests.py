@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import edl
+from edl.cli.dashboard import dashboard
 from edl.common.settings import JobSettings
 from edl.model_zoo.image import BASE_IMAGE
 from edl.ps.books.slots import NUM_SLOTS
@@ -144,6 +145,25 @@ def test_rights_are_of_one_namespace_and_none_is_everything():
     assert "*" not in said
 
 
+def test_the_dashboard_only_reads_and_is_reached_by_port_forward_alone():
+    found = objects("../dashboard/role.yaml")
+    (rules,) = [each["rules"] for each in found if each["kind"] == "Role"]
+    assert {"get", "list", "watch"} == {verb for rule in rules for verb in rule["verbs"]}
+    assert "secrets" not in {resource for rule in rules for resource in rule["resources"]}
+
+    (deployment,) = objects("../dashboard/deployment.yaml")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    words = [*container["command"][3:], *container["args"]]
+    given = dashboard.make_context("edl dashboard", words[1:]).params
+    assert ("127.0.0.1", 8080, False) == (given["host"], given["port"], given["allow_actions"])
+    assert "secretKeyRef" in str(container["env"])
+    (policy,) = objects("../dashboard/network-policy.yaml")
+    assert (["Ingress", "Egress"], None) == (
+        policy["spec"]["policyTypes"],
+        policy["spec"].get("ingress"),
+    )
+
+
 def test_the_scheduler_makes_no_pod_and_writes_its_own_objects_alone():
     found = objects("../scheduler/role.yaml")
     rules = {each["kind"]: each["rules"] for each in found if "rules" in each}
@@ -218,9 +238,10 @@ def test_all_name_the_version_of_the_package():
     chart = yaml.safe_load((MANIFESTS / "chart/Chart.yaml").read_text())
     (controller,) = objects("controller.yaml")
     (scheduler,) = objects("../scheduler/deployment.yaml")
+    (shown,) = objects("../dashboard/deployment.yaml")
     images = {
         container["image"]
-        for each in (controller, scheduler)
+        for each in (controller, scheduler, shown)
         for container in each["spec"]["template"]["spec"]["containers"]
     }
     prod = yaml.safe_load((MANIFESTS / "overlays/prod/kustomization.yaml").read_text())

@@ -20,12 +20,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from edl.master.books import audit
 from edl.master.books.plan import Kind, Plan
 from edl.master.books.task import Failure, Task
 from edl.master.books.task_queue import TaskQueue
 from edl.ps.books.ledger import Ledger, Span, Verdict
 
 MINIBATCH = 2
+STATES = ("applied", "leased", "todo", "quarantined")  # each record is in one of them
 
 
 @dataclass
@@ -99,7 +101,7 @@ class Storm(RuleBasedStateMachine):
     def open(self) -> None:
         queue = self.queue
         while not queue.all_epochs_opened and (
-            queue.epochs_done(queue.opened) or (queue.plan.overlap_epochs and not queue.has_todo)
+            queue.epochs_done(queue.opened) or (queue.plan.overlap_epochs and not queue.todo)
         ):
             first = queue.plan.first_id_of(queue.open_epoch())
             for number in range(first, queue.plan.first_id_of(queue.opened)):
@@ -299,6 +301,11 @@ class Storm(RuleBasedStateMachine):
         if hasattr(self, "queue"):
             all_of_them = 11 * self.queue.plan.num_epochs
             assert all_of_them == self.queue.records_planned >= self.queue.records_done
+            found = audit.records(self.queue, self.queue.standing.recomputed)
+            assert all_of_them == sum(found[state] for state in STATES)
+            assert min(found.values()) >= 0
+            runs = audit.tasks(self.queue)["runs"]
+            assert self.queue.plan.tasks_of(self.queue.opened - 1) == sum(n for _, n in runs)
 
     # -- the end: as soon as messages flow, the job ends, and exactly
 

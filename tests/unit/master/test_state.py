@@ -38,7 +38,8 @@ def fields(queue):
     kept = {**vars(queue), "low": queue.low_water}  # which both have found out by now
     parts = ("_table", "leases", "_epochs", "_failures")
     for part in parts:
-        kept[part] = {name: getattr(kept[part], name) for name in kept[part].__slots__}
+        names = set(kept[part].__slots__) - {"redone", "recomputed"}  # which are for the eye
+        kept[part] = {name: getattr(kept[part], name) for name in names}
     ordered = [list(kept["_table"][name]) for name in ("fencing", "done", "begun")]
     ordered.append(list(kept["leases"]["leased"]))
     return {**kept, "_todo": sorted(queue._todo.heap), "ordered": ordered}
