@@ -139,7 +139,9 @@ def test_names_and_texts_are_found_in_the_page(visit):
     page.evaluate("document.activeElement.blur()")
 
     wanted = ["worker-3", "server-1", "auc", "worker 1 was killed by signal 9", "deepfm-clicks"]
-    assert [] == [text for text in wanted if not page.evaluate("(t) => window.find(t, 0, 0, 1)", text)]
+    assert [] == [
+        text for text in wanted if not page.evaluate("(t) => window.find(t, 0, 0, 1)", text)
+    ]
 
 
 def test_an_open_table_has_the_numbers_of_its_chart(visit):
@@ -187,8 +189,10 @@ def test_a_job_that_is_not_there_is_said(visit):
     visit.forgives = ("404",)
 
     page = visit("#/nobody")
-
     page.wait_for_selector("text=No job nobody.")
+
+    page = visit("#/100%")
+    page.wait_for_selector("text=No job 100%.")
 
 
 def test_what_only_some_jobs_have_is_shown_where_it_is(visit):
