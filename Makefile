@@ -57,7 +57,7 @@ ifdef TESTS
 else
 	-$(BIN)/edl data prepare bbc-news  # not ours to ship; without it one test is skipped
 	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 4 --dist worksteal tests/unit
-	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 4 --dist worksteal $(AGAIN) tests/integration tests/chaos
+	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 5 --dist worksteal $(AGAIN) tests/integration tests/chaos
 endif
 
 test-k8s: $(VENV)/.installed ## Start a Kubernetes cluster on this machine, pass the tests on it (root, Debian)

@@ -72,7 +72,13 @@ function jobView(job, saved) {
 
   function heard(name, told) {
     heardAt = performance.now();
-    const changed = name === "snapshot" ? applySnapshot(state, told) : applyChange(state, told);
+    let changed;
+    try {
+      changed = name === "snapshot" ? applySnapshot(state, told) : applyChange(state, told);
+    } catch (error) { // of another schema: what is shown is no longer what is
+      top.fail(error.message);
+      return;
+    }
     changed.forEach((key) => dirty.add(key));
     const wait = changed.has("events") || changed.has("incarnations") ? 0 : rest();
     if (wait <= 0) ask();
@@ -130,6 +136,14 @@ function listView() {
   };
 }
 
+function named(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // typed by hand, with a % of its own
+  }
+}
+
 function start() {
   const embedded = document.getElementById("edl-snapshot");
   const saved = embedded && JSON.parse(embedded.textContent);
@@ -140,7 +154,7 @@ function start() {
   let view = null;
   function show() {
     if (view) view.close();
-    const name = decodeURIComponent(location.hash.replace(/^#\/?/, ""));
+    const name = named(location.hash.replace(/^#\/?/, ""));
     if (saved) view = jobView(saved.status.job_name || "job", saved);
     else view = name ? jobView(name, null) : listView();
     place.replaceChildren(view.element);

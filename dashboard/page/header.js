@@ -20,9 +20,10 @@ export function header(job, many) {
       h("h1", { text: job }), fresh),
     h("div", { class: "say" }, health, live));
   let state = null;
+  let failed = "";
 
   function refresh(link, since) {
-    const [level, text] = freshness(state, link, since);
+    const [level, text] = failed ? ["bad", failed] : freshness(state, link, since);
     if (!state) say(health.lastElementChild, link.refused || "Waits for the first word of this job…");
     health.classList.toggle("stale", level === "bad" && Boolean(state));
     setAttribute(fresh, "class", `fresh f-${level}`);
@@ -33,6 +34,9 @@ export function header(job, many) {
     element: h("div", {}, element, list.element),
     keys: ["health", "status", "live", "heard_s", "meter", "incarnations"],
     refresh,
+    fail(text) {
+      failed = text;
+    },
     update(now) {
       state = now;
       const level = LEVELS.includes(state.health.level) ? state.health.level : "good";

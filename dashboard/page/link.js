@@ -43,9 +43,13 @@ export function stream(path, plain, names, heard) {
     if (source.readyState !== EventSource.CLOSED) return;
     timer = setTimeout(open, wait);
     wait = Math.min(LONGEST_MS, wait * 2);
-    const response = await fetch(plain).catch(() => null);
-    if (response && response.status < 500 && !response.ok) {
-      refused = reason(await response.text(), response);
+    try {
+      const response = await fetch(plain);
+      if (response.status >= 400 && response.status < 500) {
+        refused = reason(await response.text(), response);
+      }
+    } catch {
+      refused = ""; // nobody answers: the line is lost, which is said already
     }
   }
 

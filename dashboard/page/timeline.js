@@ -39,6 +39,7 @@ export function timeline(span) {
   const known = { rows: new Map(), faults: new Map(), ticks: new Map(), axis: new Map() };
   let state = null;
   let listed = [];
+  let pointed = null; // the bar whose sentence is read
 
   function draw() {
     const all = rows(state.incarnations);
@@ -48,6 +49,7 @@ export function timeline(span) {
     keyed(plot, shown.map((row) => row.name), known.rows, makeRow);
     for (const row of shown) fillRow(known.rows.get(row.name), row);
     figures();
+    if (pointed) read(pointed.isConnected ? pointed : null);
     if (!plot.querySelector("[tabindex='0']")) plot.querySelector(".inc")?.setAttribute("tabindex", "0");
     drawFaults(deaths(state));
     summary(all);
@@ -99,14 +101,15 @@ export function timeline(span) {
   }
 
   function read(bar) {
+    pointed = bar;
     say(reading, bar ? bar.getAttribute("aria-label") : "");
     reading.classList.toggle("empty", !bar);
   }
 
   span.listen(lay);
-  const pointed = (event) => read(event.target.closest(".inc"));
-  plot.addEventListener("mouseover", pointed);
-  plot.addEventListener("focusin", pointed);
+  for (const kind of ["mouseover", "focusin"]) {
+    plot.addEventListener(kind, (event) => read(event.target.closest(".inc")));
+  }
   plot.addEventListener("mouseleave", () => read(plot.querySelector(".inc:focus")));
   plot.addEventListener("keydown", (event) => walk(plot, event));
   lay();

@@ -11,7 +11,7 @@ import pytest
 from edl.chaos import matrix
 
 SEED = int(os.environ.get("EDL_MATRIX_SEED") or f"{datetime.datetime.now(datetime.UTC):%Y%m%d}")
-CELLS = 4
+CELLS = 2
 
 
 @pytest.mark.timeout(600)

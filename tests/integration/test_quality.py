@@ -60,10 +60,12 @@ def reached(*arguments, **settings):
     ("definition", "name", "epochs", "minibatch", "gates"),
     [
         ("iris", "iris", 40, 16, {"accuracy": 0.93}),
-        ("mnist_cnn", "digits", 20, 32, {"accuracy": 0.98}),
+        pytest.param(*("mnist_cnn", "digits", 20, 32, {"accuracy": 0.98}), marks=pytest.mark.slow),
         ("census_wide_deep", "census", 1, 128, {"auc": 0.90, "accuracy": 0.845}),
         ("deepfm", "nycflights13-small", 1, 128, {"auc": 0.761}),
-        ("dcn_v2", "nycflights13-small", 1, 128, {"auc": 0.761}),
+        pytest.param(
+            *("dcn_v2", "nycflights13-small", 1, 128, {"auc": 0.761}), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_definition_reaches_its_gate_on_real_data(
@@ -141,6 +143,7 @@ def test_dense_definition_reaches_its_gate_by_all_reduce(
     assert found["accuracy"] >= gate
 
 
+@pytest.mark.slow
 def test_text_transformer_reaches_its_gate_where_its_data_are_prepared(tmp_path):
     (bbc,) = [listed.prepared for listed in list_datasets() if listed.name == "bbc-news"]
     if bbc is None:

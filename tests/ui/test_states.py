@@ -161,10 +161,12 @@ def test_a_killed_worker_is_marked_within_a_second(visit, site):
     page = visit.job(story)
     before = story.snapshot()
 
+    page.focus("[aria-label*='worker-2: runs']")
     story.kill("worker-2")
     site.push(story.snapshot(), change(before, story.snapshot()))
 
     page.wait_for_selector("[aria-label*='worker-2: was killed']", timeout=1000)
+    assert "worker-2: was killed" in page.inner_text(".part-timeline .reading")  # it has the focus
     page.wait_for_selector(".event.v-death:has-text('worker 2 was killed')", timeout=1000)
     assert "2" == page.inner_text("[data-figure='deaths'] .number")
     assert 0 == page.locator(".legend [data-kind]:has-text('NaN')").count()
@@ -189,8 +191,10 @@ def test_a_job_that_is_not_there_is_said(visit):
     visit.forgives = ("404",)
 
     page = visit("#/nobody")
-
     page.wait_for_selector("text=No job nobody.")
+
+    page = visit("#/100%")
+    page.wait_for_selector("text=No job 100%.")
 
 
 def test_what_only_some_jobs_have_is_shown_where_it_is(visit):

@@ -88,6 +88,15 @@ def test_a_master_that_is_gone_is_said(visit, site):
     page.wait_for_selector(".health.l-bad")
 
 
+def test_a_server_of_another_schema_is_said(visit, site):
+    story = Story().advance(20)
+    page = visit.job(story)
+
+    site.push(story.snapshot(), {**story.snapshot(), "schema": "edl-dashboard-9"}, "snapshot")
+
+    page.wait_for_selector(".fresh:has-text('load it anew')")
+
+
 def test_a_change_is_painted_within_300_ms(visit, site):
     took = painted_in(visit, site, 20)
 
