@@ -60,6 +60,7 @@ def running() -> Iterator[None]:
 def main() -> None:
     where = importlib.import_module("surroundings").where  # beside sitecustomize, which asks
     mine = where(os.environ)
+    Path(f"{os.environ[VARIABLE]}.json").write_text(json.dumps(mine))
     for module in ("torch._dynamo", "edl.ps.__main__", "edl.worker.__main__"):
         importlib.import_module(module)
     importlib.import_module("edl.kernels.compile").prepare()
@@ -110,9 +111,10 @@ def _ended() -> Iterator[tuple[int, int]]:
 def _fork(there: socket.socket, mine: dict[str, str]) -> int:
     """Return the pid of the fork that whoever is there asks for; 0: he is told to import."""
     told, descriptors, *_ = socket.recv_fds(there, _NBYTES, 3)
-    asked = json.loads(told)
-    fits = asked["where"] == mine
-    there.send(b"yes" if fits else b"no")
+    asked = json.loads(told or b"{}")  # "": whoever asked was killed
+    fits = asked.get("where") == mine
+    with contextlib.suppress(OSError):  # likewise
+        there.send(b"yes" if fits else b"no")
     pid = os.fork() if fits else 0
     if fits and not pid:
         _become(asked, descriptors)

@@ -1,5 +1,7 @@
 """Nurseries of jobs are forks of the tests' own, in all that a job can see."""
 
+import importlib
+import json
 import os
 import signal
 import subprocess
@@ -32,6 +34,18 @@ def nursery(*prefix):
     return subprocess.Popen([*prefix, *COMMAND], stdin=PIPE, stdout=PIPE, env=env)
 
 
+def differing():
+    """Return in what this process is elsewhere than the tests' nursery."""
+    sys.path.append(str(Path(warm_nursery.__file__).with_name("warm")))
+    here = importlib.import_module("surroundings").where({**os.environ, "OMP_NUM_THREADS": "1"})
+    there = json.loads(Path(os.environ[warm_nursery.VARIABLE] + ".json").read_text())
+    return {
+        name: (here.get(name), there.get(name))
+        for name in here.keys() | there.keys()
+        if here.get(name) != there.get(name)
+    }
+
+
 def forks():
     """Return the processes that are known by this test's mark: the one asked for, and its fork."""
     return leaks.marked() - {os.getpid()}
@@ -41,7 +55,7 @@ def test_a_fork_is_ready_is_known_by_its_mark_and_ends_with_its_input(warm):
     """Broken once: `_mark` wrote nothing, so that what a fork leaves would not be found."""
     with nursery() as asked:
         assert b'{"ready": true}\n' == asked.stdout.readline()
-        assert len(forks()) == 2
+        assert len(forks()) == 2, differing()
         asked.stdin.close()
         assert 0 == asked.wait(FAR_S)
 
