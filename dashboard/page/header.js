@@ -53,8 +53,8 @@ export function header(job, many) {
 
 // [level, words]: what of the page is old, and why. The nearest fault is told, not the farthest.
 export function freshness(state, link, since) {
-  if (link.saved) return ["ended", `saved ${new Date(state.at * 1000).toLocaleString("en-GB")}`];
   if (!state) return link.lost === null ? ["ended", "connecting"] : ["warn", "asks again"];
+  if (link.saved) return ["ended", `saved ${new Date(state.at * 1000).toLocaleString("en-GB")}`];
   if (link.refused) return ["bad", link.refused];
   if (link.lost !== null) {
     return ["bad", `connection lost ${lasting(link.lost)} ago, trying again; this is what was known`];
