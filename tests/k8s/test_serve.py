@@ -38,23 +38,22 @@ def test_a_cluster_takes_the_deployment_and_the_service(namespace, tmp_path, wan
 
 
 ASK = """
-import sys, time, urllib.error, urllib.request
+import sys, time, urllib.request
 
-url, deadline = "http://ctr:8000/v2", time.monotonic() + 60
+url, deadline = "http://ctr:8000/v2/models/ctr/infer", time.monotonic() + 60
 while True:
     try:
-        urllib.request.urlopen(url + "/health/ready", timeout=60).close()
+        with urllib.request.urlopen(url, sys.argv[1].encode(), timeout=60) as reply:
+            print("answer", reply.read().decode())
         break
-    except OSError:
-        assert time.monotonic() < deadline, "it was never ready"
+    except OSError:  # nobody is there yet, or the one that was asked has no model yet
+        assert time.monotonic() < deadline, "nobody was ready"
         time.sleep(0.2)
-with urllib.request.urlopen(url + "/models/ctr/infer", sys.argv[1].encode(), timeout=60) as reply:
-    print("answer", reply.read().decode())
 """
 
 
 def test_its_pods_answer_by_its_service_as_the_checkpoint_does(namespace, folder):
-    """Process nodes know no probes, so whoever asks waits for the path that one would look at.
+    """Process nodes know no probes, so a pod is asked before it has its model, and says so.
 
     Broken once: (1) the Service chose other labels, so nobody was behind it; (2) the pods were told
     no host, so that they listened on their own loopback alone."""
