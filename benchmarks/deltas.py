@@ -101,7 +101,7 @@ def wait(over: Callable[[], bool], what: str) -> None:
 
 def cost(data: Path, rounds: int) -> str:
     train = data / "train.npz"
-    how = {"workers": 1, "servers": 1, "epochs": 20}
+    how = {"workers": 1, "servers": 1, "epochs": 80}  # some deltas in each run
 
     def with_deltas() -> measure.Sample:
         with tempfile.TemporaryDirectory() as folder:
