@@ -28,10 +28,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tools import leaks
-
 VARIABLE = "EDL_TEST_NURSERY"
-_ROOM = 64  # for the mark of leaks.py, which it finds in /proc/PID/environ
+_ROOM = "ROOM"  # for the environment of a fork in /proc/PID/environ, by which tests find processes
+_ROOM_NBYTES = 1 << 16
 _NBYTES = 1 << 20
 
 
@@ -48,7 +47,7 @@ def running() -> Iterator[None]:
             stdin=subprocess.PIPE,
             cwd=Path(__file__).parents[1],
             # One thread of OpenMP, as tests give to their jobs.
-            env={**os.environ, "OMP_NUM_THREADS": "1", leaks.MARK: "".ljust(_ROOM)},
+            env={**os.environ, "OMP_NUM_THREADS": "1", _ROOM: " " * _ROOM_NBYTES},
             start_new_session=True,
         )
         try:
@@ -133,7 +132,7 @@ def _become(asked: dict[str, Any], descriptors: list[int]) -> NoReturn:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
-        _mark(asked["env"].get(leaks.MARK, ""))
+        _show(asked["env"])
         os.environ.clear()
         os.environ.update(asked["env"])
         os.chdir(asked["cwd"])
@@ -149,12 +148,14 @@ def _become(asked: dict[str, Any], descriptors: list[int]) -> NoReturn:
         os._exit(code)
 
 
-def _mark(mark: str) -> None:
-    """Write the test's mark where /proc shows the environment that this process began with."""
+def _show(env: dict[str, str]) -> None:
+    """Write an environment where /proc shows the one that this process began with."""
     fields = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()
     began, ended = int(fields[47]), int(fields[48])  # env_start, env_end: man proc
-    there = ctypes.string_at(began, ended - began).index(f"{leaks.MARK}={' ' * _ROOM}".encode())
-    ctypes.memmove(began + there + len(leaks.MARK) + 1, mark.encode().ljust(_ROOM, b"\0"), _ROOM)
+    there = ctypes.string_at(began, ended - began).index(b" " * _ROOM_NBYTES)
+    lines = b"".join(b"\0%s=%s" % (os.fsencode(k), os.fsencode(v)) for k, v in env.items())
+    assert len(lines) < _ROOM_NBYTES
+    ctypes.memmove(began + there, lines.ljust(_ROOM_NBYTES, b"\0"), _ROOM_NBYTES)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from tools import leaks, warm_nursery
 
@@ -30,7 +31,7 @@ def warm():
 
 
 def nursery(*prefix):
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLOUR": "yes"}
     return subprocess.Popen([*prefix, *COMMAND], stdin=PIPE, stdout=PIPE, env=env)
 
 
@@ -52,10 +53,11 @@ def forks():
 
 
 def test_a_fork_is_ready_is_known_by_its_mark_and_ends_with_its_input(warm):
-    """Broken once: `_mark` wrote nothing, so that what a fork leaves would not be found."""
+    """Broken once: `_show` wrote nothing, so that what a fork leaves would not be found."""
     with nursery() as asked:
         assert b'{"ready": true}\n' == asked.stdout.readline()
         assert len(forks()) == 2, differing()
+        assert {"yes"} == {psutil.Process(pid).environ()["COLOUR"] for pid in forks()}
         asked.stdin.close()
         assert 0 == asked.wait(FAR_S)
 
