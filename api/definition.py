@@ -1,4 +1,4 @@
-"""What is to be trained: a name, a path, a module, or functions that are written as a module."""
+"""The model that is to be trained: a name, a path, a module, or functions written as a module."""
 
 from __future__ import annotations
 

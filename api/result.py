@@ -1,4 +1,4 @@
-"""What came of a job: its metrics, its checkpoint, and what is done with these."""
+"""The result of a job: its metrics, its checkpoint, and what can be done with these."""
 
 from __future__ import annotations
 

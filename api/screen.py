@@ -1,4 +1,4 @@
-"""What `edl.train` shows of a job: a block that a notebook draws anew, or plain lines."""
+"""The screen of `edl.train`: a block that a notebook draws anew each second, or plain lines."""
 
 from __future__ import annotations
 

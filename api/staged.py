@@ -1,4 +1,4 @@
-"""What a job is given that is in no file yet: written beside the jobs, and moved into its folder.
+"""Files of what a job is given in memory: written beside the jobs, and moved into its folder.
 
 The settings are checked before the job has a folder, and name these files then as they would any.
 """

@@ -1,4 +1,4 @@
-"""What was typed: the source of one function or class, found again, and constants as text.
+"""The source of one function or class that was typed, found again, and constants as text.
 
 A class that was typed in a notebook has no file that `inspect` would look into; it is looked for in
 the cells, which linecache keeps.

@@ -42,7 +42,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Course:
-    """What a counting job does: records 0, 1, ... in whole minibatches of neighbours, so often.
+    """The course of a counting job: records 0, 1, ... in whole minibatches of neighbours, so often.
 
     `waiting`: the most pushes that may wait on each server for their version, which no row has yet,
     and another server may have others. Where none waits, a cut is known to the last record.

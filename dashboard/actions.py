@@ -1,4 +1,4 @@
-"""What may be done to a job from the page, where --allow-actions lets it."""
+"""The actions on a job that the page offers, where --allow_actions lets it."""
 
 from __future__ import annotations
 

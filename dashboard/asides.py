@@ -1,4 +1,4 @@
-"""What others than its master say of a job: the scheduler's last plan, and prices that were given.
+"""The scheduler's last plan for a job and its cost by given prices, which its master cannot tell.
 
 Both are read seldom, in the thread that hears of the job. What cannot be read is a sentence where
 its figures would be, and never stops the page.
@@ -30,7 +30,7 @@ Found = tuple[Aside | None, Aside | None]  # schedule and cost
 
 
 class Asides:
-    """What else is known of the jobs of one place. `prices`: a file of them; "": none."""
+    """The plans and costs of the jobs of one place. `prices`: a file of them; "": none."""
 
     def __init__(
         self, jobs: Jobs, prices: str = "", now: Callable[[], float] = time.monotonic

@@ -25,7 +25,7 @@ Snapshot = dict[str, Any]
 
 
 class Model:
-    """What is known of one job. Ids of events rise; one that is not higher is known already."""
+    """The knowledge of one job. Ids of events rise; one that is not higher is known already."""
 
     def __init__(self) -> None:
         self._status: Status = {}

@@ -1,4 +1,4 @@
-"""What is heard of a job: of its master where it has one, else of what is left in its folder.
+"""The sources of a job's status: its master where it has one, else what is left in its folder.
 
 A source runs in a thread of its own. A job of this machine is asked by long polls, each of which
 waits for a newer status; one of a cluster is looked at, for its status is an object there.
