@@ -1,9 +1,9 @@
 """Rounds of a launched script without `edl launch`: 1 replica, then 2, then 1.
 
-    python -m tools.rounds SCRIPT FOLDER MODULE...
+    python -m tools.rounds SCRIPT FOLDER TOLD KILLED MODULE...
 
-The first round is told to make room after step 5, the second loses a replica to SIGKILL after step 11,
-the third runs to the end; beside them the script runs once more as `plain`. All are forked from
+The first round is told to make room after step TOLD, the second loses a replica to SIGKILL after step
+KILLED, the third runs to the end; beside them the script runs once more as `plain`. All are forked from
 this process, which imports the modules (of a trainer: 5 s of a processor) once. `ends` in FOLDER gets
 their exit codes, -9 for SIGKILL, by round and rank.
 """
@@ -26,10 +26,11 @@ import psutil
 TIMEOUT_S = 300.0
 
 
-def run(script: Path, folder: Path, *modules: str) -> list[list[int]]:
+def run(script: Path, folder: Path, told: int, killed: int, *modules: str) -> list[list[int]]:
     """Run it all in a process; return the exit codes, those of `plain` last."""
-    command = [sys.executable, "-m", "tools.rounds", str(script), str(folder), *modules]
-    with open(folder / "out", "wb") as out:
+    arguments = str(script), str(folder), str(told), str(killed), *modules
+    command = [sys.executable, "-m", "tools.rounds", *arguments]
+    with open(folder / "log", "wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
         try:
             process.wait(TIMEOUT_S)
@@ -38,7 +39,7 @@ def run(script: Path, folder: Path, *modules: str) -> list[list[int]]:
                 child.kill()
             process.kill()
             process.wait()
-    assert process.returncode == 0, (folder / "out").read_text()[-6000:]
+    assert process.returncode == 0, (folder / "log").read_text()[-6000:]
     ends: list[list[int]] = json.loads((folder / "ends").read_text())
     return ends
 
@@ -100,19 +101,19 @@ class _Rounds:
 
 
 def main() -> None:
-    script, folder, *modules = sys.argv[1:]
+    script, folder, told, killed, *modules = sys.argv[1:]
     for module in modules:
         importlib.import_module(module)
     limit, rounds = Path(folder) / "limit", _Rounds(Path(script), Path(folder))
     plain = rounds.fork({}, "plain")
-    limit.write_text("5")
+    limit.write_text(told)
     first = rounds.begin(1, 1)
-    rounds.until(1, 5, first)
+    rounds.until(1, int(told), first)
     os.kill(first[0], signal.SIGTERM)
     ends = [_ends(first)]
-    limit.write_text("11")
+    limit.write_text(killed)
     second = rounds.begin(2, 2)
-    rounds.until(2, 11, second)
+    rounds.until(2, int(killed), second)
     os.kill(second[1], signal.SIGKILL)
     os.kill(second[0], signal.SIGTERM)
     ends.append(_ends(second))
