@@ -3,12 +3,12 @@
     elastic = EdlCallback(batch_size=64, per_replica=16)
     trainer = Trainer(strategy="ddp", devices=..., plugins=[EdlEnvironment()], callbacks=[elastic],
                       use_distributed_sampler=False, max_epochs=10)
-    trainer.fit(model, elastic.loader(dataset))      # goes on by itself where the last round stopped
+    trainer.fit(model, elastic.loader(dataset))    # goes on where the last round stopped
 
-Lightning's loop is as it is. What it keeps in a checkpoint goes through edl.launch, and comes back by
-its own way of resuming; the counts of micro-batches in it are made anew for the replicas that there
-are. A state is taken before a step's first micro-batch, when all that was due after the step before
-(validation, schedulers, other callbacks) is done, with the random states as they were then.
+Lightning's loop is as it is. What it keeps in a checkpoint goes through edl.launch, and comes back
+by its own way of resuming; the counts of micro-batches in it are made anew for the replicas that
+there are. A state is taken before a step's first micro-batch, when all that was due after the step
+before (validation, schedulers, other callbacks) is done, with the random states as they were then.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class EdlEnvironment(TorchElasticEnvironment):  # type: ignore[misc]
 class EdlCallback(Callback):  # type: ignore[misc]
     """Keeps a Lightning job exact while its replicas change, and lets `edl status` see it.
 
-    `batch_size`: the records of an optimizer step over all replicas. `per_replica`: the most that one
-    of them computes at once; by default its share of them. `save_every`: optimizer steps; it also saves
-    when it has to make room, and at the end. The loss that `training_step` returns must be the mean
-    over the records of its batch.
+    `batch_size`: the records of an optimizer step over all replicas. `per_replica`: the most that
+    one of them computes at once; by default its share of them. `save_every`: optimizer steps; it
+    also saves when it has to make room, and at the end. The loss that `training_step` returns must
+    be the mean over the records of its batch.
 
     Raises UsageError for what does not go together with it, in a sentence.
     """
@@ -85,7 +85,8 @@ class EdlCallback(Callback):  # type: ignore[misc]
         self._micros = self._batches.accumulation(self._place[1])
         self._save_every = save_every
         self._replicas: Replicas | None = None
-        self._passes: Passes | None = None
+        self._loader: ElasticDataLoader[Any] | None = None
+        self._epoch = 0
         self._saved_step = 0
         self._random: dict[str, Any] | None = None  # when the last step was over
         self._resumed: dict[str, Any] = {}
@@ -104,7 +105,7 @@ class EdlCallback(Callback):  # type: ignore[misc]
 
         `arguments` are those of torch's DataLoader. Raises UsageError for a dataset without length.
         """
-        made = ElasticDataLoader(
+        self._loader = ElasticDataLoader(
             dataset,
             self._batches,
             self._place,
@@ -113,8 +114,8 @@ class EdlCallback(Callback):  # type: ignore[misc]
             drop_last=drop_last,
             **arguments,
         )
-        self._passes = made.passes
-        return made
+        self._loader.set_epoch(self._epoch)  # its workers may begin before Lightning says so
+        return self._loader
 
     # -- Lightning's hooks
 
@@ -135,7 +136,9 @@ class EdlCallback(Callback):  # type: ignore[misc]
                 f"{self._batches.total}: give batch_size={batch}, or another --checkpoint_dir."
             )
         self._resumed = {"random": saved.pop("random"), "step": progress["step"]}
-        self._saved_step = progress["step"]
+        self._saved_step, self._epoch = progress["step"], progress["epoch"]
+        if self._loader is not None:
+            self._loader.set_epoch(self._epoch)
         self._count_anew(saved, progress)
         trainer._checkpoint_connector._loaded_checkpoint = saved
 
@@ -167,10 +170,9 @@ class EdlCallback(Callback):  # type: ignore[misc]
 
     def on_before_backward(self, trainer: Any, pl_module: nn.Module, loss: Tensor) -> None:
         """Weigh the mean loss of a micro-batch by its records."""
-        assert self._passes is not None
         number, micro = divmod(trainer.fit_loop.batch_idx, self._micros)
         rank, replicas = self._place
-        step = self._passes.step(number, replicas)
+        step = self._passes().step(number, replicas)
         weight = step.share(micro, rank, replicas).weight * self._micros / step.micros
         if weight != 1:
             loss.mul_(weight)
@@ -178,9 +180,8 @@ class EdlCallback(Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Any, pl_module: nn.Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert self._passes is not None
         number = batch_idx // self._micros
-        step = self._passes.step(number, self._place[1])
+        step = self._passes().step(number, self._place[1])
         if batch_idx != number * self._micros + step.micros - 1:
             return
         self._random = rng.state()
@@ -195,7 +196,7 @@ class EdlCallback(Callback):  # type: ignore[misc]
     def on_train_end(self, trainer: Any, pl_module: nn.Module) -> None:
         self._random = rng.state()
         if trainer.global_step > self._saved_step:
-            self._save(trainer, trainer.fit_loop.epoch_loop.batch_progress.current.completed)
+            self._save(trainer, 0)  # of the epoch that comes next, if ever one does
 
     # -- what is kept
 
@@ -203,19 +204,22 @@ class EdlCallback(Callback):  # type: ignore[misc]
         assert self._replicas is not None
         return self._replicas
 
+    def _passes(self) -> Passes:
+        assert self._loader is not None
+        return self._loader.passes
+
     def _left(self, trainer: Any, number: int) -> int:
         """Return how many records are left after this step of the pass, of all epochs."""
-        assert self._passes is not None
         most, epochs = trainer.max_steps, trainer.max_epochs
         steps = most - trainer.global_step if most > 0 else None
         if epochs is not None and epochs > 0:
-            here = (epochs - trainer.current_epoch) * self._passes.steps - number - 1
+            here = (epochs - trainer.current_epoch) * self._passes().steps - number - 1
             steps = here if steps is None else min(here, steps)
         return self._batches.total * max(0, 1 if steps is None else steps)
 
     def _save(self, trainer: Any, batch_idx: int) -> None:
         """Save what Lightning would; before this micro-batch of its epoch, the first of a step."""
-        assert self._passes is not None
+        passes = self._passes()
         state = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         for name in _LEFT_OUT:
             state.pop(name, None)
@@ -226,8 +230,8 @@ class EdlCallback(Callback):  # type: ignore[misc]
             step=trainer.global_step,
             epoch=trainer.current_epoch,
             step_of_epoch=-(-batch_idx // self._micros),
-            records=self._passes.records,
-            drop_last=self._passes.drop_last,
+            records=passes.records,
+            drop_last=passes.drop_last,
         )
         self._saved_step = trainer.global_step
 

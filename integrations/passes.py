@@ -1,12 +1,12 @@
 """A pass over the data in optimizer steps of one global batch, whatever the replicas. Pure.
 
-    positions   |<-- step 0 -->|<-- step 1 -->| ... |<- last ->|     each `batch` records, the last what is left
-    micro-batch |<---->|<----->|                                     as many as the memory of a replica asks for
-    shares      | 0 | 1 | 0 | 1 |                                    differ by one record at most
+    positions   |<-- step 0 -->|<-- step 1 -->| ... |<- last ->|   the last is what is left
+    micro-batch |<---->|<----->|                                   no more than memory has room for
+    shares      | 0 | 1 | 0 | 1 |                                  of replicas, even to one record
 
-Steps do not depend on the replicas, so the number of a step is a position that each world understands,
-and learning rates that follow it go on unchanged. All steps but the last have the same number of
-micro-batches, as trainers expect of gradient accumulation.
+Steps do not depend on the replicas, so the number of a step is a position that each world
+understands, and learning rates that follow it go on unchanged. All steps but the last have the same
+number of micro-batches, as trainers expect of gradient accumulation.
 """
 
 from __future__ import annotations

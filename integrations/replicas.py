@@ -1,9 +1,9 @@
 """The replicas of a launched job, as somebody else's trainer meets them.
 
 It saves and loads through edl.launch (versioned, atomic, checksummed; the same version on every
-rank), together with the random states of all ranks. A SIGTERM to any replica is known to all of them
-between the same two optimizer steps, where they save and end with DRAINED. Rank 0 tells the speed and
-what is left.
+rank), together with the random states of all ranks. A SIGTERM to any replica is known to all of
+them between the same two optimizer steps, where they save and end with DRAINED. Rank 0 tells the
+speed and what is left.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Replicas:
         flags, _ = self._control.exchange((self._preemption.requested,))
         return flags[0]
 
-    def save(self, state: dict[str, Any], random: dict[str, Any] | None = None, **told: Any) -> None:
+    def save(
+        self, state: dict[str, Any], random: dict[str, Any] | None = None, **told: Any
+    ) -> None:
         """Save a state, and the random states of all ranks, after the same step on all of them.
 
         `random`: that of this rank, if not the present one. Raises CheckpointError on every replica

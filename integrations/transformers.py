@@ -5,12 +5,12 @@
 
 ElasticTrainer is their Trainer with four things replaced, and their loop as it is: who reads which
 records (passes.py), how often gradients accumulate (so that the global batch stays), how much each
-micro-batch weighs (so that the gradient is the mean over the global batch, whatever the replicas), and
-where it saves to and resumes from (edl.launch). EdlCallback alone lets a plain Trainer make room and
-be seen.
+micro-batch weighs (so that the gradient is the mean over the global batch, whatever the replicas),
+and where it saves to and resumes from (edl.launch). EdlCallback alone lets a plain Trainer make
+room and be seen.
 
-Micro-batches weigh by their labels that are not -100, as the loss of a language model does; by their
-records where a batch has no `labels`. So the model's loss must be the mean over these.
+Micro-batches weigh by their labels that are not -100, as the loss of a language model does; by
+their records where a batch has no `labels`. So the model's loss must be the mean over these.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ try:
     from transformers.utils import is_datasets_available
 except ImportError as error:
     raise UsageError(
-        f"edl.integrations.transformers needs Hugging Face's transformers and accelerate ({error}): "
-        "run `pip install edl[transformers]`."
+        "edl.integrations.transformers needs Hugging Face's transformers and accelerate "
+        f"({error}): run `pip install edl[transformers]`."
     ) from error
 
 _STATE = "trainer_state.json"  # where their train() looks for it
@@ -52,7 +52,7 @@ class EdlCallback(TrainerCallback):  # type: ignore[misc]
 
     `edl status` shows its speed, and what is left. Where any replica is told to stop, all evaluate
     and save what is due after the same step, save in any case, and end for the next round. A plain
-    Trainer saves and resumes in its own way: its place in the data, and its batch, follow the world.
+    Trainer saves and resumes in its own way: its place in the data and its batch follow the world.
     """
 
     def __init__(self) -> None:
@@ -97,12 +97,12 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
     """Hugging Face's Trainer for a number of replicas that changes.
 
     `global_batch_size`: the records of an optimizer step over all replicas; by default what the
-    arguments make of the replicas of the first round. `per_device_train_batch_size` is the most that
-    one of them computes at once, and `gradient_accumulation_steps` follows from both.
+    arguments make of the replicas of the first round. `per_device_train_batch_size` is the most
+    that one of them computes at once, and `gradient_accumulation_steps` follows from both.
 
-    It saves when a Trainer would (`save_strategy`), when it has to make room, and after the last step.
-    Their own `checkpoint-…` folders are written only where `load_best_model_at_end` or `push_to_hub`
-    need them.
+    It saves when a Trainer would (`save_strategy`), when it has to make room, and after the last
+    step. Their own `checkpoint-…` folders are written only where `load_best_model_at_end` or
+    `push_to_hub` need them.
 
     Raises UsageError for what does not go together with it, in a sentence.
     """

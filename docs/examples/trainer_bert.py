@@ -17,11 +17,11 @@ from transformers import BertConfig, BertForSequenceClassification, TrainingArgu
 from edl.integrations.transformers import ElasticTrainer
 
 TOPICS = {
-    "sea": "wave sail harbour tide anchor gull reef storm".split(),
-    "kitchen": "bread oven spice kettle salt onion knife supper".split(),
-    "garden": "rose spade hedge seed moss bloom beetle rain".split(),
+    "sea": ["wave", "sail", "harbour", "tide", "anchor", "gull", "reef", "storm"],
+    "kitchen": ["bread", "oven", "spice", "kettle", "salt", "onion", "knife", "supper"],
+    "garden": ["rose", "spade", "hedge", "seed", "moss", "bloom", "beetle", "rain"],
 }
-FILLERS = "the a of and near under with some old small".split()
+FILLERS = ["the", "a", "of", "and", "near", "under", "with", "some", "old", "small"]
 WORDS = ["[PAD]", *FILLERS, *(word for words in TOPICS.values() for word in words)]
 LENGTH = 12  # words of a sentence
 
@@ -35,8 +35,8 @@ class Sentences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         for number in range(size):
             about = number % len(TOPICS)
             topic = list(TOPICS.values())[about]
-            words = [chosen.choice(topic if chosen.random() < 0.3 else FILLERS) for _ in range(LENGTH)]
-            ids = torch.tensor([WORDS.index(word) for word in words])
+            chances = [topic if chosen.random() < 0.3 else FILLERS for _ in range(LENGTH)]
+            ids = torch.tensor([WORDS.index(chosen.choice(words)) for words in chances])
             self.items.append({"input_ids": ids, "labels": torch.tensor(about)})
 
     def __len__(self) -> int:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,6 +14,7 @@ import pytest
 import torch
 from launched import books
 from tools import rounds
+from tools.launched import DEADLINE_S, Launched, workers
 
 from edl.common.order import order
 from edl.launch import DRAINED
@@ -54,7 +60,8 @@ def check(kind: str, folder: Path, told: int, killed: int) -> None:
     assert expected_steps() == books.counted(folder)
     assert difference(folder) < 2e-5
     if kind == "digits":  # what is due after a step comes before that step's state is saved
-        assert (folder / "validated-plain").read_text() == (folder / "validated").read_text()
+        done = [(folder / f"validated{of}").read_text().split() for of in ("-plain", "")]
+        assert done[0] == list(dict.fromkeys(done[1]))  # what a kill takes back is done again
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,3 +77,61 @@ def test_each_record_counts_once_and_the_parameters_are_those_of_one_process(kin
 @pytest.mark.parametrize("kind", KINDS)
 def test_wherever_it_is_interrupted(kind, told, killed, tmp_path):
     check(kind, tmp_path, told, killed)
+
+
+class Storm:
+    """A job whose rank 0 holds after a step, and what happens to it there."""
+
+    def __init__(self, job: Launched) -> None:
+        self.job = job
+        self.hold(4)
+
+    def hold(self, step: int) -> None:
+        (self.job.folder / "limit").write_text(str(step))
+
+    def reach(self, step: int, world: int) -> None:
+        """Wait until so many replicas have made this step."""
+        self.hold(step)
+        books = [self.job.folder / f"books-{rank}" for rank in range(world)]
+        deadline = time.monotonic() + DEADLINE_S
+        while not all(self._last(path)[1:] == [step] for path in books) or (
+            len({self._last(path)[0] for path in books}) > 1
+        ):
+            assert self.job.main.poll() is None, self.job.said()
+            assert time.monotonic() < deadline, self.job.said()
+            time.sleep(0.05)
+
+    def _last(self, path: Path) -> list[int]:
+        """Return the round and the step of the last line."""
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [int(word) for word in lines[-1].split()[:2]] if lines else [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_edl_launch_while_nodes_come_and_go_and_die(kind, tmp_path):
+    """The replicas are 1, 2 (a node came), 1 (killed), 2, 2 (a worker killed), 1 (told to go)."""
+    needed(kind)
+    script = [str(SCRIPTS / f"{kind}.py"), str(tmp_path)]
+    job = Launched(tmp_path, "--nodes", "1:2", "--local_nodes", "1")
+    storm = Storm(job)
+    with job.start(*script):
+        storm.reach(4, world=1)
+        joined = job.join()
+        storm.reach(10, world=2)
+        joined.kill()
+        storm.reach(14, world=1)
+        joined = job.join()
+        storm.reach(16, world=2)
+        os.kill(workers(joined.pid)[0], signal.SIGKILL)
+        storm.reach(18, world=2)
+        joined.terminate()
+        storm.reach(20, world=1)
+        (tmp_path / "limit").unlink()
+
+        assert 0 == job.wait(), job.said()
+    subprocess.run([sys.executable, *script, "plain"], check=True, timeout=DEADLINE_S)
+    print((tmp_path / "books-0").read_text(), difference(tmp_path))
+    assert 6 == int((tmp_path / "books-0").read_text().splitlines()[-1].split()[0])
+    assert expected_steps() == books.counted(tmp_path)
+    assert difference(tmp_path) < 2e-5

@@ -42,15 +42,17 @@ class Noted:
 
 
 class NotedElastic(Noted, ElasticTrainer):
-    pass
+    """The elastic one."""
 
 
 class NotedPlain(Trainer):
+    """The plain one, which reads in the same order."""
+
     def training_step(self, model, inputs, *args, **kwargs):
         inputs.pop("record")
         return super().training_step(model, inputs, *args, **kwargs)
 
-    def _get_train_sampler(self, *args):
+    def _get_train_sampler(self, train_dataset=None):
         return Order()
 
 
@@ -68,6 +70,8 @@ class Order(torch.utils.data.Sampler):
 
 
 class Notes(EdlCallback):
+    """What notes a step, and may hold after it."""
+
     def on_step_end(self, args, state, control, **kwargs):
         ledger.stepped(state.global_step)
         super().on_step_end(args, state, control, **kwargs)

@@ -1,7 +1,8 @@
 """What the scripts of others' trainers have in common: records, books, and how far they may go.
 
-Run by `edl launch`. FOLDER gets lines `ROUND STEP RECORD...` in `books-RANK`, one for each optimizer
-step; rank 0 holds after the step that `limit` names until it names a later one or SIGTERM comes.
+Run by `edl launch`. FOLDER gets lines `ROUND STEP RECORD...` in `books-RANK`, one for each
+optimizer step; rank 0 holds after the step that `limit` names until it names a later one or SIGTERM
+comes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Books:
 
     def stepped(self, step: int) -> None:
         with open(self._folder / f"books-{self._rank}", "a") as books:
-            print(os.environ.get("EDL_ROUND", 0), step, *self._seen, file=books)
+            print(os.environ.get("EDL_ROUND", "0"), step, *self._seen, file=books)
         self._seen = []
         deadline = time.monotonic() + HOLD_S
         limit = self._folder / "limit"

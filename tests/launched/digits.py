@@ -24,6 +24,8 @@ DIGITS = torch.tensor(found.target)
 
 
 class Digits(torch.utils.data.Dataset):
+    """The first digits, each with its number."""
+
     def __len__(self):
         return books.RECORDS
 
@@ -45,10 +47,11 @@ class Ordered(torch.utils.data.Sampler):
 
 
 class Network(LightningModule):
+    """A network whose records are noted."""
+
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
-        self.validated = 0
 
     def training_step(self, batch, batch_idx):
         pixels, digits, records = batch
@@ -82,6 +85,8 @@ class Notes(Callback):
 
 
 class Ledger(books.Books):
+    """The books of the elastic one."""
+
     def stepped(self, step):
         if not plain:
             super().stepped(step)

@@ -2,10 +2,10 @@
 
     python -m tools.rounds SCRIPT FOLDER TOLD KILLED MODULE...
 
-The first round is told to make room after step TOLD, the second loses a replica to SIGKILL after step
-KILLED, the third runs to the end; beside them the script runs once more as `plain`. All are forked from
-this process, which imports the modules (of a trainer: 5 s of a processor) once. `ends` in FOLDER gets
-their exit codes, -9 for SIGKILL, by round and rank.
+The first round is told to make room after step TOLD, the second loses a replica to SIGKILL after
+step KILLED, the third runs to the end; beside them the script runs once more as `plain`. All are
+forked from this process, which imports the modules (of a trainer: 5 s of a processor) once. `ends`
+in FOLDER gets their exit codes, -9 for SIGKILL, by round and rank.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Rounds:
 
     def begin(self, round: int, replicas: int) -> list[int]:
         """Fork the replicas of a round; return their process ids."""
-        from torch.distributed import TCPStore
+        from torch._C._distributed_c10d import TCPStore
 
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._stores.append(store)
