@@ -272,7 +272,9 @@ def _check(trainer: Any, pl_module: Any) -> None:
             "leave accumulate_grad_batches out: it follows from batch_size and per_replica",
         ),
         "leaves out some of the records": (
-            trainer.limit_train_batches != 1.0 or trainer.overfit_batches,
+            isinstance(trainer.limit_train_batches, int)  # 1 is one batch, 1.0 all of them
+            or trainer.limit_train_batches != 1.0
+            or trainer.overfit_batches,
             "leave limit_train_batches, overfit_batches and fast_dev_run out",
         ),
         "has a model that optimizes by itself": (

@@ -33,6 +33,7 @@ class Replicas:
         another = functools.partial(distributed.new_group, backend="gloo")
         group = another() if self.replicas > 1 else None
         self._control = collective.Control(group, self.rank, self.replicas, another)
+        self._seed = torch.initial_seed() & 0xFFFFFFFF
         self._preemption = collective.preemption()
         self._speed = speed.Speed(MonotonicClock())
 
@@ -75,7 +76,7 @@ class Replicas:
         if len(saved) == self.replicas:
             rng.restore(saved[self.rank])
         else:
-            rng.seed(torch.initial_seed() & 0xFFFFFFFF, step, self.rank)
+            rng.seed(self._seed, step, self.rank)
 
     def leave(self) -> NoReturn:
         """End this process for the next round, when all replicas have come so far."""

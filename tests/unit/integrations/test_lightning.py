@@ -15,6 +15,11 @@ from edl.common.order import order
 
 lightning = pytest.importorskip("lightning.pytorch", reason="pip install edl[lightning]")
 
+pytestmark = [
+    # Lightning's own, of torch and of what it advises
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+]
 RECORDS = TensorDataset(torch.arange(22.0).unsqueeze(1) / 22)
 QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
