@@ -84,19 +84,13 @@ class Storm:
 
     def __init__(self, job: Launched) -> None:
         self.job = job
-        self.hold(4)
 
-    def hold(self, step: int) -> None:
-        (self.job.folder / "limit").write_text(str(step))
-
-    def reach(self, step: int, world: int) -> None:
-        """Wait until so many replicas have made this step."""
-        self.hold(step)
-        books = [self.job.folder / f"books-{rank}" for rank in range(world)]
+    def reach(self, round: int, step: int, world: int) -> None:
+        """Let the replicas of this round, so many, make this step; wait until they have."""
+        books.set_limit(self.job.folder, round, step)
+        ledgers = [self.job.folder / f"books-{rank}" for rank in range(world)]
         deadline = time.monotonic() + DEADLINE_S
-        while not all(self._last(path)[1:] == [step] for path in books) or (
-            len({self._last(path)[0] for path in books}) > 1
-        ):
+        while any(self._last(ledger) != [round, step] for ledger in ledgers):
             assert self.job.main.poll() is None, self.job.said()
             assert time.monotonic() < deadline, self.job.said()
             time.sleep(0.05)
@@ -115,18 +109,19 @@ def test_under_edl_launch_while_nodes_come_and_go_and_die(kind, tmp_path):
     script = [str(SCRIPTS / f"{kind}.py"), str(tmp_path)]
     job = Launched(tmp_path, "--nodes", "1:2", "--local_nodes", "1")
     storm = Storm(job)
+    books.set_limit(tmp_path, 1, 4)
     with job.start(*script):
-        storm.reach(4, world=1)
+        storm.reach(1, 4, world=1)
         joined = job.join()
-        storm.reach(10, world=2)
+        storm.reach(2, 10, world=2)
         joined.kill()
-        storm.reach(14, world=1)
+        storm.reach(3, 14, world=1)
         joined = job.join()
-        storm.reach(16, world=2)
+        storm.reach(4, 16, world=2)
         os.kill(workers(joined.pid)[0], signal.SIGKILL)
-        storm.reach(18, world=2)
+        storm.reach(5, 18, world=2)
         joined.terminate()
-        storm.reach(20, world=1)
+        storm.reach(6, 20, world=1)
         (tmp_path / "limit").unlink()
 
         assert 0 == job.wait(), job.said()

@@ -1,8 +1,8 @@
 """What the scripts of others' trainers have in common: records, books, and how far they may go.
 
 Run by `edl launch`. FOLDER gets lines `ROUND STEP RECORD...` in `books-RANK`, one for each
-optimizer step; rank 0 holds after the step that `limit` names until it names a later one or SIGTERM
-comes.
+optimizer step. While `limit` has ROUND and STEP, rank 0 goes no further than that: it holds after
+the step, and in earlier rounds after each, until SIGTERM comes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,24 @@ class Books:
             print(os.environ.get("EDL_ROUND", "0"), step, *self._seen, file=books)
         self._seen = []
         deadline = time.monotonic() + HOLD_S
-        limit = self._folder / "limit"
-        while self._rank == 0 and limit.exists() and step >= int(limit.read_text()):
+        while self._rank == 0 and not self._may_go_on(step):
             if collective.preemption().requested:
                 return
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+    def _may_go_on(self, step: int) -> bool:
+        limit = self._folder / "limit"
+        if not limit.exists():
+            return True
+        least_round, last_step = map(int, limit.read_text().split())
+        return int(os.environ["EDL_ROUND"]) >= least_round and step < last_step
+
+
+def set_limit(folder: Path, round: int, step: int) -> None:
+    """Let rank 0 go as far as this."""
+    (folder / "limit.new").write_text(f"{round} {step}")
+    (folder / "limit.new").replace(folder / "limit")
 
 
 def counted(folder: Path) -> list[list[int]]:

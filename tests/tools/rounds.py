@@ -22,6 +22,7 @@ import traceback
 from pathlib import Path
 
 import psutil
+from launched import books
 
 TIMEOUT_S = 300.0
 
@@ -93,8 +94,8 @@ class _Rounds:
     def until(self, round: int, step: int, pids: list[int]) -> None:
         """Wait until rank 0 has noted this step of this round."""
         deadline = time.monotonic() + TIMEOUT_S
-        books = self._folder / "books-0"
-        while not books.exists() or f"\n{round} {step} " not in f"\n{books.read_text()}":
+        path = self._folder / "books-0"
+        while not path.exists() or f"\n{round} {step} " not in f"\n{path.read_text()}":
             assert os.waitpid(pids[0], os.WNOHANG) == (0, 0), "rank 0 has ended before"
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -104,20 +105,20 @@ def main() -> None:
     script, folder, told, killed, *modules = sys.argv[1:]
     for module in modules:
         importlib.import_module(module)
-    limit, rounds = Path(folder) / "limit", _Rounds(Path(script), Path(folder))
+    rounds = _Rounds(Path(script), Path(folder))
     plain = rounds.fork({}, "plain")
-    limit.write_text(told)
+    books.set_limit(Path(folder), 1, int(told))
     first = rounds.begin(1, 1)
     rounds.until(1, int(told), first)
     os.kill(first[0], signal.SIGTERM)
     ends = [_ends(first)]
-    limit.write_text(killed)
+    books.set_limit(Path(folder), 2, int(killed))
     second = rounds.begin(2, 2)
     rounds.until(2, int(killed), second)
     os.kill(second[1], signal.SIGKILL)
     os.kill(second[0], signal.SIGTERM)
     ends.append(_ends(second))
-    limit.unlink()
+    (Path(folder) / "limit").unlink()
     ends.append(_ends(rounds.begin(3, 1)))
     ends.append(_ends([plain]))
     (Path(folder) / "ends").write_text(json.dumps(ends))
