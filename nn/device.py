@@ -93,13 +93,12 @@ def seed_of(*parts: int | str) -> int:
 def seed_step(number: int, device: torch.device) -> None:
     """Seed all that a step on this device draws from, as torch.manual_seed would.
 
-    On the CPU that is one generator (microseconds). torch.manual_seed would also queue the seed for
-    devices that nobody has begun to use, each with its stack trace: half a millisecond.
+    These are a generator or two (microseconds). torch.manual_seed would also queue the seed for
+    devices that nobody has begun to use, each with its stack trace: half a millisecond and more.
     """
-    if device.type == "cpu":
-        torch.default_generator.manual_seed(number)
-    else:
-        torch.manual_seed(number)
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(number)  # of the device that `choose_device` has set
 
 
 def to_device(values: Any, device: torch.device) -> Any:

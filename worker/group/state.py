@@ -152,22 +152,19 @@ class GroupState:
         names = optimizer_state.state_names(self.spec.dense_optimizer)
         by_weight = dict(self._weights())
         tensors: dict[str, Tensor] = {}
-        about = []
-        number = 0
+        about: list[list[Any]] = []
         for name, (tensor, kind) in dense_tensors(self.model).items():
             steps, state = 0, dict[str, Tensor]()
             if kind == "parameter" and name in by_weight:
                 steps, state = optimizer_state.get_state(self.optimizer, by_weight[name])
-            for chunk, value in enumerate(chunks_of(tensor)):
-                tensors[f"{number}.value"] = value
-                if kind == "parameter":
-                    for theirs, ours in names.items():
-                        there = (
-                            state[ours] if ours in state else fresh_state(self.spec, ours, tensor)
-                        )
-                        tensors[f"{number}.{STATE}{theirs}"] = chunks_of(there)[chunk]
+            parts = {"value": chunks_of(tensor)}
+            if kind == "parameter":
+                for theirs, ours in names.items():
+                    there = state[ours] if ours in state else fresh_state(self.spec, ours, tensor)
+                    parts[f"{STATE}{theirs}"] = chunks_of(there)
+            for chunk in range(len(parts["value"])):
+                tensors |= {f"{len(about)}.{part}": each[chunk] for part, each in parts.items()}
                 about.append([name, chunk, steps, self.version])
-                number += 1
         shard = _BESIDE_SERVERS if self.spec.tables else _SHARD
         place = Place(directory)
         return [

@@ -40,13 +40,16 @@ def test_draws_are_those_of_torchs_seed_and_nothing_is_queued_for_other_devices(
     assert torch.equal(torch.rand(5), expected)
 
 
-def test_on_another_device_all_are_seeded(monkeypatch):
+def test_a_step_on_cuda_seeds_the_device_and_the_host(monkeypatch):
+    torch.manual_seed(3)
+    expected = torch.rand(5)
     seeded = []
-    monkeypatch.setattr(torch, "manual_seed", seeded.append)
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeded.append)
 
     seed_step(3, torch.device("cuda:0"))
 
     assert seeded == [3]
+    assert torch.equal(torch.rand(5), expected)
 
 
 def test_only_copies_to_a_device_are_not_waited_for(monkeypatch):
