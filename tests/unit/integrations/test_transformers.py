@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
 
-from edl.adaptive import session
+from edl import launch
+from edl.adaptive import collective, session
 from edl.common.errors import UsageError
 
 pytest.importorskip("transformers", reason="pip install edl[transformers]")
 pytest.importorskip("accelerate", reason="pip install edl[transformers]")
+
+
+EXAMPLE = Path(__file__).parents[3] / "docs/examples/trainer_bert.py"
 
 
 class Net(torch.nn.Module):
@@ -152,3 +159,29 @@ def test_a_stream_is_refused(make):
 
     with pytest.raises(UsageError, match="a dataset with a length"):
         make(Stream(), max_steps=3).train()
+
+
+def test_the_example_learns_what_sentences_are_about(make, tmp_path, monkeypatch, capsys):
+    told = ["--output", str(tmp_path / "bert"), "--sentences", "1200", "--epochs", "3"]
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *told])
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+
+    words = capsys.readouterr().out.splitlines()[-1].split()
+    assert ["after", "57", "steps"] == words[2:]
+    assert float(words[1]) > 0.8
+
+
+def test_a_plain_trainer_with_the_callback_saves_in_its_own_way_and_makes_room(make, tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    from edl.integrations.transformers import EdlCallback
+
+    settings = TrainingArguments(
+        str(tmp_path / "own"), report_to="none", disable_tqdm=True, use_cpu=True, max_steps=9
+    )
+    collective.preemption().requested = True
+    with pytest.raises(SystemExit) as left:
+        Trainer(Net(), settings, train_dataset=DATA, callbacks=[EdlCallback()]).train()
+
+    assert launch.DRAINED == left.value.code
+    assert ["checkpoint-2"] == [path.name for path in (tmp_path / "own").iterdir()]
