@@ -171,6 +171,10 @@ class Reader:
 
 class Tasks:
     definition_file = ""
+    follows_steps = False
+
+    def epochs_end(self):
+        pass
 
     def task_end(self, lease):
         pass
