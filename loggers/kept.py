@@ -121,11 +121,15 @@ def locked(folder: Path, until: float) -> Iterator[None]:
         os.close(descriptor)
 
 
-def wait_for_lock(folder: Path) -> int:
-    """Wait until no other process writes; return the descriptor of the lock, which is ours now.
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process writes, and be the one that does.
 
     A process that waits is ready to go on where the one that writes is killed.
     """
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -47,10 +47,17 @@ _GIT_S = 5.0
 class Follower:
     """A writer in a thread of its own, which others do not wait for."""
 
-    def __init__(self, writer: Writer, ended: threading.Event, outcome: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        ended: threading.Event,
+        outcome: Callable[[], str],
+        last_pause_s: float,
+    ) -> None:
         self.writer = writer
         self._ended = ended
         self._outcome = outcome
+        self._last_pause_s = last_pause_s
         self.since: float | None = None  # when it began what it does now
         self.done = False
         self.thread = threading.Thread(target=self._run, name=writer.name, daemon=True)
@@ -64,7 +71,7 @@ class Follower:
             self.done = self._do(lambda now: self.writer.finish(outcome, now))
             if self.done:
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(self._last_pause_s)
 
     def _do(self, what: Callable[[float], bool]) -> bool:
         self.since = time.monotonic()
@@ -80,17 +87,18 @@ def follow(
     outcome: Callable[[], str],
     hang_s: float = _HANG_S,
     drain_s: float = _DRAIN_S,
+    last_pause_s: float = _LOOK_S,
 ) -> bool:
     """Have all write until the job has ended, and finish; return whether all of them have.
 
     `outcome` says, after the end, what it was. One that hangs is told, and left behind.
     """
-    followers = [Follower(writer, ended, outcome) for writer in writers]
+    followers = [Follower(writer, ended, outcome, last_pause_s) for writer in writers]
     for each in followers:
         each.thread.start()
     until = math.inf
     while running := [each for each in followers if each.thread.is_alive()]:
-        running[0].thread.join(_ALARM_S)
+        running[0].thread.join(min(_ALARM_S, hang_s))
         now = time.monotonic()
         if ended.is_set():
             until = min(until, now + drain_s)
@@ -111,23 +119,24 @@ def write(job_dir: Path) -> int:
     """
     settings = JobSettings.of_job(job_dir)
     logs.configure(settings.log_level, settings.log_format, "loggers")
-    (job_dir / FOLDER).mkdir(exist_ok=True)
-    kept.wait_for_lock(job_dir / FOLDER)
-    run = run_of(job_dir, settings)
-    job = hashlib.sha256(Identity.of_folder(job_dir).token.encode()).hexdigest()[:16]
-    writers = [
-        Writer(name, make(name, settings), run, job_dir, job, partial(notes.leave, job_dir))
-        for name in settings.loggers
-    ]
+    folder = job_dir / FOLDER
+    folder.mkdir(exist_ok=True)
     ended = threading.Event()
 
     def wait() -> None:
         paths.wait_until_unlocked(job_dir)
         ended.set()
 
-    threading.Thread(target=wait, name="end", daemon=True).start()
-    log.info("writing run=%s loggers=%s", run.id, settings.logger)
-    is_all = follow(writers, ended, lambda: outcome_of(job_dir))
+    with kept.alone(folder):
+        run = run_of(job_dir, settings)
+        job = hashlib.sha256(Identity.of_folder(job_dir).token.encode()).hexdigest()[:16]
+        say = partial(notes.leave, job_dir)
+        writers = [
+            Writer(name, make(name, settings), run, job_dir, job, say) for name in settings.loggers
+        ]
+        threading.Thread(target=wait, name="end", daemon=True).start()
+        log.info("writing run=%s loggers=%s", run.id, settings.logger)
+        is_all = follow(writers, ended, lambda: outcome_of(job_dir))
     log.info("ended run=%s all=%s", run.id, is_all)
     return 0 if is_all else 1
 
