@@ -15,6 +15,7 @@ from .core import EVENTS, Told
 from .logger import DONE, Run, State
 
 _PROJECT = "edl"
+_FLUSH = "x_transaction_log_flush_interval"  # 15 s else, which a kill of this process would cost
 
 
 class Wandb:
@@ -36,7 +37,7 @@ class Wandb:
             resume="allow",
             dir=self._state["dir"],
             reinit="create_new",
-            settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
+            settings=_settings(wandb.Settings),
         )
         self._run.config.update({**run.params, **run.tags}, allow_val_change=True)
         self._run.define_metric("version", hidden=True)
@@ -53,3 +54,9 @@ class Wandb:
 
     def finish(self, outcome: str) -> None:
         self._run.finish(exit_code=0 if outcome == DONE else 1)
+
+
+def _settings(make: Any) -> Any:
+    """Return its settings: no console, no figures of this machine, and written out each second."""
+    wanted = {"console": "off", "silent": True, "x_disable_stats": True, _FLUSH: 1.0}
+    return make(**{name: value for name, value in wanted.items() if name in make.model_fields})
