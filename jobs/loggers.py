@@ -31,16 +31,20 @@ def start(job_dir: Path) -> None:
     (folder / ENDED).unlink(missing_ok=True)
     # Without the job's own variables: it is none of those that end with the job.
     environment = {k: v for k, v in os.environ.items() if k not in ("EDL_JOB_DIR", "EDL_TOKEN")}
-    with open(job_dir / "logs" / LOG, "ab") as output:
-        subprocess.run(
-            [*_NOBODYS, *_COMMAND, "--job-dir", str(job_dir)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            check=True,
-        )
+    try:
+        with open(job_dir / "logs" / LOG, "ab") as output:
+            subprocess.run(
+                [*_NOBODYS, *_COMMAND, "--job-dir", str(job_dir)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                check=True,
+            )
+    except (OSError, subprocess.SubprocessError) as error:  # the job has begun, and is worth more
+        notes.leave(job_dir, f"the loggers' process does not start: {error}; training goes on")
+        (folder / ENDED).touch()
 
 
 def wait_for_end(job_dir: Path, patience_s: float = _PATIENCE_S) -> list[str]:

@@ -141,7 +141,7 @@ def mlflow(uri: str, experiment: str = "edl") -> tuple[Any, Series]:
     """Return the one run, and its series."""
     from mlflow import MlflowClient
 
-    client = MlflowClient(uri)
+    client: Any = MlflowClient(uri)
     (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
     series = {
         name: [each.step for each in client.get_metric_history(run.info.run_id, name)]
@@ -157,8 +157,8 @@ def trackio(folder: Path, project: str = "edl") -> tuple[str, Series]:
 
     found: Series = {}
     with contextlib.closing(sqlite3.connect(folder / f"{project}.db")) as connection:
-        rows = connection.execute("select run_name, step, metrics from metrics order by id")
-        rows = rows.fetchall()
+        asked = "select run_name, step, metrics from metrics order by id"
+        rows = connection.execute(asked).fetchall()
     (name,) = {row[0] for row in rows}
     for _, step, metrics in rows:
         for series in json.loads(metrics):
@@ -173,10 +173,11 @@ def wandb(folder: Path) -> tuple[set[str], Series]:
     """
     from wandb.proto import wandb_internal_pb2
 
+    read: Any = wandb_internal_pb2
     ids, found = set(), Series()
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         for data in _records(path.read_bytes()):
-            record = wandb_internal_pb2.Record.FromString(data)
+            record = read.Record.FromString(data)
             if record.HasField("run"):
                 ids.add(record.run.run_id)
             if record.HasField("history"):
