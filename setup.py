@@ -19,6 +19,7 @@ FOLDERS = [
     "distill.kserve",
     "durable",
     "goodput",
+    "integrations",
     "jobs",
     "k8s",
     "k8s.outside",

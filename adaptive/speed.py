@@ -25,8 +25,8 @@ class Speed:
         """Begin a loop: what was before it does not count."""
         self._since, self._records = None, 0
 
-    def step(self, records: int) -> None:
-        """Note a step of so many records, over all replicas."""
+    def step(self, records: int, left: int | None = None) -> None:
+        """Note a step of so many records, over all replicas; `left` are still to come, if known."""
         now = self._clock.now()
         if self._since is None:
             self._since = now
@@ -36,5 +36,6 @@ class Speed:
         if passed_s < TELL_S:
             return
         if collective.place()[0] == 0 and told.is_heard():
-            told.tell(throughput=self._records / passed_s)
+            rate = self._records / passed_s
+            told.tell(throughput=rate, remaining_s=None if left is None else left / rate)
         self._since, self._records = now, 0

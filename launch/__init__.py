@@ -6,6 +6,17 @@ them also runs under plain `python` or torchrun where EDL_CHECKPOINT_PATH names 
 
 from .report import report
 from .share import Linear, Share, batch
-from .state import DRAINED, Saved, drain, load, save
+from .state import DRAINED, Saved, drain, leave, load, save
 
-__all__ = ["DRAINED", "Linear", "Saved", "Share", "batch", "drain", "load", "report", "save"]
+__all__ = [
+    "DRAINED",
+    "Linear",
+    "Saved",
+    "Share",
+    "batch",
+    "drain",
+    "leave",
+    "load",
+    "report",
+    "save",
+]

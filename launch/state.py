@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..common import storage
 from ..common.errors import CheckpointError, UsageError
@@ -112,8 +112,13 @@ def drain(state: dict[Any, Any], *, every: int = 1, **progress: Any) -> None:
     _calls += 1
     if _calls % every == 0 and _any_asked():
         save(state, **progress)
-        sys.stdout.flush()
-        sys.exit(DRAINED)
+        leave()
+
+
+def leave() -> NoReturn:
+    """End this process to make room for the next round. Call it when all ranks have saved."""
+    sys.stdout.flush()
+    sys.exit(DRAINED)
 
 
 _calls = 0

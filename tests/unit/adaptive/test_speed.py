@@ -29,6 +29,16 @@ def test_the_rate_of_the_last_seconds_is_told_and_the_first_step_does_not_count(
     assert said() == {"throughput": 64.0}
 
 
+def test_with_what_is_left_the_time_that_remains_is_told(said):
+    clock = FakeClock()
+    made = speed.Speed(clock)
+    for left in (256, 192, 128):
+        made.step(64, left)
+        clock.advance(1.0)
+
+    assert said() == {"throughput": 64.0, "remaining_s": 2.0}
+
+
 def test_what_passes_between_loops_does_not_count(said):
     clock = FakeClock()
     made = speed.Speed(clock)

@@ -1,0 +1,132 @@
+"""Others' trainers: 1 replica, 2, and 1 again end as one process that nothing interrupts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from launched import books
+from tools import rounds
+from tools.launched import DEADLINE_S, Launched, workers
+
+from edl.common.order import order
+from edl.launch import DRAINED
+
+SCRIPTS = Path(__file__).parents[1] / "launched"
+KINDS = {
+    "bert": ["transformers.trainer", "accelerate", "edl.integrations.transformers"],
+    "digits": ["lightning.pytorch", "sklearn.datasets", "edl.integrations.lightning"],
+}
+
+
+def needed(kind: str) -> list[str]:
+    for module in KINDS[kind]:
+        library = module.split(".")[0]
+        if find_spec(library) is None:
+            pytest.skip(f"{library} is not installed: pip install edl[transformers,lightning]")
+    return KINDS[kind]
+
+
+def expected_steps() -> list[list[int]]:
+    """Return the records of each step of one process, sorted."""
+    steps = []
+    for epoch in range(books.EPOCHS):
+        records = order(books.SEED, epoch, 0, books.RECORDS, shuffle=True).tolist()
+        starts = range(0, books.RECORDS, books.BATCH)
+        steps += [sorted(records[start : start + books.BATCH]) for start in starts]
+    return steps
+
+
+def difference(folder: Path) -> float:
+    """Return by how much the parameters of the two differ, at most."""
+    plain, elastic = (torch.load(folder / f"{name}.pt") for name in ("plain", "elastic"))
+    assert plain.keys() == elastic.keys()
+    return max(float((plain[name] - elastic[name]).abs().max()) for name in plain)
+
+
+def check(kind: str, folder: Path, told: int, killed: int) -> None:
+    ends = rounds.run(SCRIPTS / f"{kind}.py", folder, told, killed, *needed(kind))
+
+    first, (survivor, struck), last, plain = ends
+    assert ([DRAINED], -9, [0], [0]) == (first, struck, last, plain)
+    assert survivor != 0
+    assert expected_steps() == books.counted(folder)
+    assert difference(folder) < 2e-5
+    if kind == "digits":  # what is due after a step comes before that step's state is saved
+        done = [(folder / f"validated{of}").read_text().split() for of in ("-plain", "")]
+        assert done[0] == list(dict.fromkeys(done[1]))  # what a kill takes back is done again
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_record_counts_once_and_the_parameters_are_those_of_one_process(kind, tmp_path):
+    check(kind, tmp_path, told=5, killed=11)
+
+
+# 21 steps in epochs of 7. Whoever is told after a step makes room after the next one.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("told", "killed"), [(1, 4), (6, 9), (7, 10), (8, 15), (13, 16), (5, 20), (12, 21), (19, 21)]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_wherever_it_is_interrupted(kind, told, killed, tmp_path):
+    check(kind, tmp_path, told, killed)
+
+
+class Storm:
+    """A job whose rank 0 holds after a step, and what happens to it there."""
+
+    def __init__(self, job: Launched) -> None:
+        self.job = job
+
+    def reach(self, round: int, step: int, world: int) -> None:
+        """Let the replicas of this round, so many, make this step; wait until they have."""
+        books.set_limit(self.job.folder, round, step)
+        ledgers = [self.job.folder / f"books-{rank}" for rank in range(world)]
+        deadline = time.monotonic() + DEADLINE_S
+        while any(self._last(ledger) != [round, step] for ledger in ledgers):
+            assert self.job.main.poll() is None, self.job.said()
+            assert time.monotonic() < deadline, self.job.said()
+            time.sleep(0.05)
+
+    def _last(self, path: Path) -> list[int]:
+        """Return the round and the step of the last line."""
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [int(word) for word in lines[-1].split()[:2]] if lines else [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_edl_launch_while_nodes_come_and_go_and_die(kind, tmp_path):
+    """The replicas are 1, 2 (a node came), 1 (killed), 2, 2 (a worker killed), 1 (told to go)."""
+    needed(kind)
+    script = [str(SCRIPTS / f"{kind}.py"), str(tmp_path)]
+    job = Launched(tmp_path, "--nodes", "1:2", "--local_nodes", "1")
+    storm = Storm(job)
+    books.set_limit(tmp_path, 1, 4)
+    with job.start(*script):
+        storm.reach(1, 4, world=1)
+        joined = job.join()
+        storm.reach(2, 10, world=2)
+        joined.kill()
+        storm.reach(3, 14, world=1)
+        joined = job.join()
+        storm.reach(4, 16, world=2)
+        os.kill(workers(joined.pid)[0], signal.SIGKILL)
+        storm.reach(5, 18, world=2)
+        joined.terminate()
+        storm.reach(6, 20, world=1)
+        (tmp_path / "limit").unlink()
+
+        assert 0 == job.wait(), job.said()
+    subprocess.run([sys.executable, *script, "plain"], check=True, timeout=DEADLINE_S)
+    print((tmp_path / "books-0").read_text(), difference(tmp_path))
+    assert 6 == int((tmp_path / "books-0").read_text().splitlines()[-1].split()[0])
+    assert expected_steps() == books.counted(tmp_path)
+    assert difference(tmp_path) < 2e-5

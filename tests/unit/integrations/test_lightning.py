@@ -1,0 +1,137 @@
+"""What EdlCallback refuses, and how it resumes; with replicas: test_trainers.py."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from edl import launch
+from edl.adaptive import session
+from edl.common.errors import UsageError
+from edl.common.order import order
+
+lightning = pytest.importorskip("lightning.pytorch", reason="pip install edl[lightning]")
+
+pytestmark = [
+    # Lightning's own, of torch and of what it advises
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+]
+RECORDS = TensorDataset(torch.arange(22.0).unsqueeze(1) / 22)
+QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+
+
+@pytest.fixture
+def elastic(tmp_path, monkeypatch):
+    from edl.integrations.lightning import EdlCallback
+
+    for name in ("EDL_ROUND", "EDL_CHECKPOINT_VERSION", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EDL_CHECKPOINT_PATH", str(tmp_path / "checkpoints"))
+    monkeypatch.setattr("edl.adaptive.collective.Preemption.install", lambda self: None)
+    session.reset()
+    yield EdlCallback
+    session.reset()
+
+
+@pytest.fixture
+def fit(tmp_path):
+    def run(callback, loader=None, model=None, **arguments):
+        told = {
+            "max_epochs": 2,
+            "use_distributed_sampler": False,
+            "accelerator": "cpu",
+            "devices": 1,
+        }
+        told |= {"default_root_dir": str(tmp_path), **dict.fromkeys(QUIET, False)}
+        trainer = lightning.Trainer(callbacks=[callback], **{**told, **arguments})
+        trainer.fit(model or Net(), loader or callback.loader(RECORDS))
+        return trainer
+
+    return run
+
+
+class Net(lightning.LightningModule):
+    automatic = True
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.automatic_optimization = self.automatic
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Manual(Net):
+    automatic = False
+
+
+def newest():
+    return launch.state.newest_whole(os.environ["EDL_CHECKPOINT_PATH"])
+
+
+def test_a_job_that_is_over_ends_at_once_and_saves_nothing(elastic, fit):
+    first, model = fit(elastic(8, per_replica=3)), Net()
+    version = newest()
+    again = fit(elastic(8, per_replica=3), model=model)
+
+    assert 6 == first.global_step == again.global_step
+    assert version == newest()
+    assert torch.equal(first.lightning_module.layer.weight, model.layer.weight)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_more_epochs_go_on_from_the_end_in_their_own_order(elastic, fit, num_workers):
+    seen = []
+
+    class Noted(Net):
+        def training_step(self, batch, batch_idx):
+            seen.extend(batch[0].mul(22).round().flatten().int().tolist())
+            return super().training_step(batch, batch_idx)
+
+    for epochs in (1, 3):
+        callback = elastic(8)
+        loader = callback.loader(RECORDS, num_workers=num_workers)
+        fit(callback, loader, Noted(), max_epochs=epochs)
+
+    expected = [order(0, epoch, 0, 22, shuffle=True).tolist() for epoch in range(3)]
+    assert expected == [seen[:22], seen[22:44], seen[44:]]
+
+
+def test_another_batch_for_the_same_job_is_refused(elastic, fit):
+    fit(elastic(8))
+
+    with pytest.raises(UsageError, match="give batch_size=8"):
+        fit(elastic(4))
+
+
+def test_a_loader_that_it_did_not_make_is_refused(elastic, fit):
+    with pytest.raises(UsageError, match=r"EdlCallback\.loader\(dataset\)"):
+        fit(elastic(8), DataLoader(RECORDS))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"use_distributed_sampler": True}, "give use_distributed_sampler=False"),
+        ({"accumulate_grad_batches": 2}, "leave accumulate_grad_batches out"),
+        ({"limit_train_batches": 2}, "leave limit_train_batches"),
+        ({"fast_dev_run": True}, "fast_dev_run out"),
+        ({"model": Manual()}, "only automatic optimization"),
+    ],
+)
+def test_what_is_not_elastic_is_refused(elastic, fit, arguments, words):
+    with pytest.raises(UsageError, match=words):
+        fit(elastic(8), **arguments)
+
+
+def test_saving_each_zero_steps_is_refused(elastic):
+    with pytest.raises(UsageError, match="at least 1 step"):
+        elastic(8, save_every=0)

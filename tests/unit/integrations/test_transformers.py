@@ -1,0 +1,154 @@
+"""ElasticTrainer's own arithmetic and its refusals; with replicas: test_trainers.py."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+
+from edl.adaptive import session
+from edl.common.errors import UsageError
+
+pytest.importorskip("transformers", reason="pip install edl[transformers]")
+pytest.importorskip("accelerate", reason="pip install edl[transformers]")
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 3)
+
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+DATA = [{"x": torch.randn(2), "labels": torch.tensor(i % 3 if i % 4 else -100)} for i in range(22)]
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    from transformers import TrainingArguments
+
+    from edl.integrations.transformers import ElasticTrainer
+
+    for name in ("EDL_ROUND", "EDL_CHECKPOINT_VERSION", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EDL_CHECKPOINT_PATH", str(tmp_path / "checkpoints"))
+    monkeypatch.setattr("edl.adaptive.collective.Preemption.install", lambda self: None)
+    session.reset()
+
+    def made(data=DATA, **arguments):
+        told = {"per_device_train_batch_size": 2, "use_cpu": True, "report_to": "none"}
+        told |= {"disable_tqdm": True, "save_strategy": "no", "num_train_epochs": 1}
+        batch = arguments.pop("batch", 8)
+        settings = TrainingArguments(str(tmp_path / "out"), **{**told, **arguments})
+        return ElasticTrainer(Net(), settings, train_dataset=data, global_batch_size=batch)
+
+    yield made
+    session.reset()
+
+
+def gradients(trainer, monkeypatch):
+    """Train; return the gradient of each step."""
+    found = []
+
+    def note(args, state, control, **kwargs):
+        found.append(trainer.model.layer.weight.grad.clone())
+
+    monkeypatch.setattr(trainer._edl, "on_pre_optimizer_step", note, raising=False)
+    trainer.train()
+    return found
+
+
+def expected(trainer, start, rows):
+    """Return the gradient of the mean loss over these records."""
+    model = Net()
+    model.load_state_dict(start)
+    batch = [DATA[row] for row in rows]
+    x, labels = (torch.stack([item[name] for item in batch]) for name in ("x", "labels"))
+    model(x, labels)["loss"].backward()
+    return model.layer.weight.grad
+
+
+def test_a_gradient_is_the_mean_over_the_labels_that_count(make, monkeypatch):
+    trainer = make(max_grad_norm=0.0, train_sampling_strategy="sequential")
+    start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+    first, *_ = gradients(trainer, monkeypatch)
+
+    assert torch.allclose(expected(trainer, start, range(8)), first, atol=1e-6)
+
+
+def test_a_micro_batch_without_a_label_that_counts_is_nothing(make, monkeypatch):
+    ignored = [dict(item, labels=torch.tensor(-100)) for item in DATA[:2]] + DATA[2:]
+    trainer = make(ignored, max_grad_norm=0.0, train_sampling_strategy="sequential")
+    start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+    first, *_ = gradients(trainer, monkeypatch)
+
+    assert torch.allclose(expected(trainer, start, range(2, 8)), first, atol=1e-6)
+
+
+def test_the_job_keeps_the_batch_that_its_first_round_made(make):
+    first = make(batch=None, gradient_accumulation_steps=3)
+    first.train()
+    later = make(batch=None, per_device_train_batch_size=1)
+    later.train()
+
+    assert (6, 6) == (first.state.global_step + 2, later._batches.total)
+    assert 6 == later.args.gradient_accumulation_steps
+    assert first.state.global_step == later.state.global_step
+
+
+def test_a_job_that_has_reached_its_last_step_makes_no_other(make):
+    make(max_steps=2).train()
+    again = make(max_steps=2)
+    again.train()
+
+    assert 2 == again.state.global_step
+
+
+def test_what_is_due_at_the_end_of_an_epoch_comes_before_the_room_is_made(make):
+    from edl.integrations.transformers import EdlCallback
+
+    asked = EdlCallback()
+    asked._replicas = types.SimpleNamespace(stepped=lambda records, left: True)
+    args = types.SimpleNamespace(
+        train_batch_size=2, gradient_accumulation_steps=1, world_size=1, device="cpu"
+    )
+    control = types.SimpleNamespace(should_save=False)
+    state = types.SimpleNamespace(max_steps=9, global_step=3, epoch=1.0)
+    asked.on_step_end(args, state, control)
+    at_the_step = control.should_save
+    asked.on_epoch_end(args, state, control)
+
+    assert (False, True) == (at_the_step, control.should_save)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"auto_find_batch_size": True}, "auto_find_batch_size.*the most that fits"),
+        ({"train_sampling_strategy": "group_by_length"}, "random and sequential"),
+        ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint"),
+    ],
+)
+def test_what_is_not_elastic_is_refused(make, arguments, words):
+    with pytest.raises(UsageError, match=words):
+        make(**arguments)
+
+
+def test_a_checkpoint_to_resume_from_is_refused(make):
+    with pytest.raises(UsageError, match="leave out resume_from_checkpoint"):
+        make().train(resume_from_checkpoint=True)
+
+
+def test_a_stream_is_refused(make):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield from DATA
+
+    with pytest.raises(UsageError, match="a dataset with a length"):
+        make(Stream(), max_steps=3).train()
