@@ -19,7 +19,8 @@ FAST := $(addprefix tests/unit/, api goodput chaos/test_schedule.py chaos/test_i
 		places report resolve retry storage teacher_address values waits) \
 	$(patsubst %,data/test_%.py, csv csv_wild files formats missing open ranges readers recordio statistics) \
 	$(patsubst %,k8s/test_%.py, decide job keys manifests names observe report) \
-	integrations/test_passes.py $(patsubst %,launch/test_%.py, history rounds share state) \
+	$(patsubst %,loggers/test_%.py, core files) integrations/test_passes.py \
+	$(patsubst %,launch/test_%.py, history rounds share state) \
 	$(patsubst %,master/test_%.py, books_machine foreign_books formats journal judge kept membership \
 		parking replicas scalars state status) master/books \
 	$(patsubst %,scheduler/test_%.py, objectives options placement policy) \

@@ -25,6 +25,7 @@ FOLDERS = [
     "k8s.outside",
     "kernels",
     "launch",
+    "loggers",
     "master",
     "master.books",
     "master.groups",

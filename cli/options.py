@@ -163,7 +163,7 @@ def _option(knob: Knob) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         knob.name,
         type=_Text(knob),
         default=None,
-        multiple=knob.kind in (dict[str, str], dict[str, Any]),
+        multiple=knob.many or knob.kind in (dict[str, str], dict[str, Any]),
         metavar=_metavar(knob),
         help=_help(knob),
         **boolean,
@@ -172,7 +172,7 @@ def _option(knob: Knob) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def _metavar(knob: Knob) -> str:
     if knob.choices:
-        return f"[{'|'.join(knob.choices)}]"
+        return f"[{'|'.join(knob.choices)}]{',...' if knob.many else ''}"
     return _METAVARS.get(knob.kind, "PATH" if knob.path else "TEXT")
 
 

@@ -68,6 +68,11 @@ def check_cluster(settings: JobSettings, say: Say) -> None:
             f"{say('runtime')} kubernetes runs pods: name the --image_name that they run, with edl "
             "and the definition in it (`edl zoo build` makes one)."
         )
+    if settings.logger:
+        raise UsageError(
+            f"{say('logger')} is of jobs on this machine, beside whose master a process writes: "
+            "leave it out; a job in a cluster has TensorBoard's scalars under --output."
+        )
     if settings.min_workers > settings.num_workers:
         raise UsageError(
             f"{say('min_workers')} {settings.min_workers} is more than {say('num_workers')} "

@@ -17,12 +17,14 @@ def about(
     choices: tuple[str, ...] = (),
     minimum: int = 0,
     path: bool = False,
+    many: bool = False,
     of: tuple[str, ...] = COMMANDS,
 ) -> dict[str, Any]:
     """Return the metadata of a field, which the command line is made of.
 
     `minimum` is of numbers; a `path` is made absolute, so that a job means the same from anywhere.
-    `of`: the commands where it has a meaning.
+    `many`: several may be given, with commas or one by one. `of`: the commands where it has a
+    meaning.
     """
     return {
         "help": help,
@@ -31,6 +33,7 @@ def about(
         "choices": choices,
         "minimum": minimum,
         "path": path,
+        "many": many,
         "of": of,
     }
 
@@ -53,6 +56,7 @@ class Knob:
     choices: tuple[str, ...]
     minimum: int
     path: bool
+    many: bool
     of: tuple[str, ...]
 
 

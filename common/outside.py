@@ -7,6 +7,7 @@ be, is removed at once.
 from __future__ import annotations
 
 import glob
+import importlib.util
 import os
 import secrets
 from pathlib import Path
@@ -17,6 +18,7 @@ from .errors import CheckpointError, UsageError
 from .locations import DATA, is_file, is_local, parts
 from .places import Place
 from .settings import JobSettings
+from .watching_settings import LOGGERS
 
 
 def check_outside(settings: JobSettings, say: Say) -> None:
@@ -26,6 +28,12 @@ def check_outside(settings: JobSettings, say: Say) -> None:
             f"{say('model_def')}: there is no file {settings.model_def}; `edl zoo list` shows the "
             "definitions that are there."
         )
+    for name in settings.loggers:
+        if (library := LOGGERS[name]) and importlib.util.find_spec(library) is None:
+            raise UsageError(
+                f"{say('logger')} {name} needs {library}, which is not installed: "
+                f"`pip install 'edl[{name}]'`."
+            )
     if settings.model_zoo and not Path(settings.model_zoo).is_dir():
         raise UsageError(
             f"{say('model_zoo')}: {settings.model_zoo} is no folder; `edl zoo init` makes one."

@@ -99,6 +99,8 @@ def typed(
     if not given.get("job_name"):
         what = given.get("script" if of_script else "model_def", "")
         given["job_name"] = _made_up_name(command, what)
+    if given.get("logger") and not given.get("run"):
+        given["run"] = f"{given['job_name']}-{secrets.token_hex(4)}"
     if is_file(given.get("model_def", "")):
         given["model_def"] = _path(given["model_def"], say("model_def"), in_pods)
     return (launched.LaunchedSettings if of_script else JobSettings)(command=command, **given)
@@ -149,7 +151,14 @@ def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
             f"end it (`edl stop {writer}`) before its work is gone on with."
         )
     kept["job_name"] = _next_name(kept["job_name"])
+    kept["run"] = _free_run(str(before.get("run") or ""))
     return {**kept, **given, "resume": str(directory)}
+
+
+def _free_run(run: str) -> str:
+    """Return the run of the loggers; "" where a job that runs writes to it: one job, one run."""
+    taken = (_written(folder).get("run") for folder in paths.running_jobs())
+    return "" if run and run in taken else run
 
 
 def newest_checkpoint(path: str, said: str, *, checksums: bool = True) -> storage.Manifest:
@@ -184,12 +193,16 @@ def _writer(checkpoint_dir: Place) -> str:
 
 def checkpoint_dir_of(job_folder: Path) -> str:
     """Return where the job in a folder writes its checkpoints. Raises UsageError."""
+    return str(_written(job_folder).get("checkpoint_dir") or job_folder / "checkpoints")
+
+
+def _written(job_folder: Path) -> dict[str, Any]:
+    """Return the settings in a job's folder, of any version. Raises UsageError."""
     path = job_folder / "settings.json"
     try:
-        written = json.loads(path.read_text()).get("checkpoint_dir")
-    except (OSError, ValueError, AttributeError) as error:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
-    return str(written or job_folder / "checkpoints")
 
 
 def _next_name(name: str) -> str:
@@ -206,15 +219,13 @@ def _next_name(name: str) -> str:
 
 
 def _value(knob: Knob, value: object, said: str, in_pods: bool) -> Any:
+    if knob.many:
+        given = value if isinstance(value, list | tuple) else [value]
+        texts = [each for part in given for each in convert(part, str, said).split(",")]
+        return ",".join(dict.fromkeys(_choice(knob, text.strip(), said) for text in texts if text))
     made = convert(value, knob.kind, said)
     if knob.choices:
-        lower = _FORMER_CHOICES.get(made.lower(), made.lower())
-        choices = {choice.lower(): choice for choice in knob.choices}
-        if lower not in choices:
-            near = difflib.get_close_matches(lower, choices, n=1)
-            hint = f"; did you mean {choices[near[0]]!r}?" if near else "."
-            raise UsageError(f"{said} is one of {', '.join(knob.choices)}, not {made!r}{hint}")
-        return choices[lower]
+        return _choice(knob, made, said)
     number = isinstance(made, int | float) and not isinstance(made, bool)
     if number and not made >= knob.minimum:
         raise UsageError(f"{said} is at least {knob.minimum}, not {made}.")
@@ -223,6 +234,16 @@ def _value(knob: Knob, value: object, said: str, in_pods: bool) -> Any:
         there = in_pods and knob.name != "cluster_spec"  # which whoever submits reads
         return ",".join(_path(part, said, there) for part in each)
     return made
+
+
+def _choice(knob: Knob, made: str, said: str) -> str:
+    lower = _FORMER_CHOICES.get(made.lower(), made.lower())
+    choices = {choice.lower(): choice for choice in knob.choices}
+    if lower not in choices:
+        near = difflib.get_close_matches(lower, choices, n=1)
+        hint = f"; did you mean {choices[near[0]]!r}?" if near else "."
+        raise UsageError(f"{said} is one of {', '.join(knob.choices)}, not {made!r}{hint}")
+    return choices[lower]
 
 
 def _path(path: str, said: str, in_pods: bool) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from .cluster_settings import ClusterSettings
 from .knobs import Knob, about, knob, knobs_of
 from .stored import Stored
+from .watching_settings import WatchingSettings
 
 _GROUPS = (
     *("Job", "Model", "Data", "Replicas", "Teachers", "Consistency", "Speed", "Checkpoints"),
@@ -38,7 +39,7 @@ _MINIBATCHES_PER_TASK = 8
 
 
 @dataclass(frozen=True)
-class JobSettings(ClusterSettings, Stored):
+class JobSettings(ClusterSettings, WatchingSettings, Stored):
     """The settings of one job, resolved.
 
     Times are seconds, sizes are records unless the name says otherwise.
@@ -386,14 +387,6 @@ class JobSettings(ClusterSettings, Stored):
     skip_records: int = knob(
         0, "Budget: up to so many quarantined records still count as success.", "Faults"
     )
-
-    # -- Watching
-    log_level: str = knob(
-        "info", "Least severe line logged.", "Watching", choices=("debug", "info", "warning")
-    )
-    log_format: str = knob("text", "Format of the log.", "Watching", choices=("text", "json"))
-    tensorboard: bool = knob(True, "Write TensorBoard scalars under --output.", "Watching")
-    port: int = knob(0, "Port of the master; 0: any.", "Watching")
 
     @property
     def keeps_checkpoints(self) -> bool:

@@ -1,7 +1,8 @@
 """The history of a job, in its folder: its events and its curves, for whoever looks at it later.
 
 A line is an event of the status, or a point of the curves: {"t", "version", "scalars": {name:
-value}}. They are told, not kept as the books are: a power cut may take the last ones. Points become
+value}}, with "job" for those who are no page (loggers): its workers, restarts and goodput. They
+are told, not kept as the books are: a power cut may take the last ones. Points become
 seldomer with the age of the job, so that a file of weeks is small.
 """
 
@@ -29,6 +30,19 @@ def curves(status: Status) -> dict[str, float]:
     """Return what is drawn over time, of a status."""
     told = {name: status.get(name) for name in ("loss", "records_per_s", "minibatch", "gain")}
     return {name: float(value) for name, value in told.items() if isinstance(value, int | float)}
+
+
+def standing(status: Status) -> dict[str, float]:
+    """Return a job's workers, all its restarts, and the useful share of its machines' time."""
+    workers = [each for each in status.get("workers") or () if each["heartbeat_age_s"] is not None]
+    told = {"workers": float(len(workers)), "restarts": float(sum(status["restarts"].values()))}
+    machines = (status.get("usage") or {}).get("machines") or []
+    spent = ("useful_s", "recompute_s", "start_s", "idle_s")
+    total = sum(float(machine.get(name) or 0.0) for machine in machines for name in spent)
+    if total > 0:
+        useful = sum(float(machine.get("useful_s") or 0.0) for machine in machines)
+        told["goodput"] = round(useful / total, 4)
+    return told
 
 
 def evaluated(status: Status, after: int = 0) -> list[tuple[int, dict[str, float]]]:
@@ -69,7 +83,8 @@ class History:
         self._evaluations = len(status["evaluations"])
         if last or t >= self._next_t:
             self._next_t = t + max(_POINT_S, t / _POINTS)
-            self._write({"t": t, "version": version, "scalars": curves(status)})
+            point = {"t": t, "version": version, "scalars": curves(status)}
+            self._write({**point, "job": standing(status)} if "restarts" in status else point)
 
     def close(self) -> None:
         if self._file is not None:
@@ -88,22 +103,22 @@ class History:
 
 
 class Reader:
-    """A reader of what comes to a job's history."""
+    """A reader of what comes to a job's history, from `offset`, where another has stopped."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, offset: int = 0) -> None:
         self._path = folder / FILE
-        self._offset = 0
+        self.offset = offset
 
     def lines(self) -> list[Line]:
         """Return what is new, whole lines only; nothing where there is no history."""
         try:
             with open(self._path, "rb") as file:
-                file.seek(self._offset)
+                file.seek(self.offset)
                 data = file.read(_MOST_NBYTES)
         except OSError:
             return []
         whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
+        self.offset += len(whole)
         return [found for line in whole.split(b"\n") if (found := _parsed(line)) is not None]
 
 

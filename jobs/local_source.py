@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ..common import paths
 from ..common.errors import EdlError, JobError, UsageError
+from . import loggers
 from .follow import End, Interrupt, Note, Tick
 from .job import ENDED, INTERRUPTED, Status
 from .local import LocalJob, kill
@@ -121,6 +122,8 @@ class LocalSource:
         if code < 0 and paths.is_locked(self._job.folder):
             self._put(Note("the master's supervisor was killed; the master goes on"))
             paths.wait_until_unlocked(self._job.folder)
+        for text in loggers.wait_for_end(self._job.folder):
+            self._put(Note(text))
         self._put(_Exit(code))
 
     def _watch(self) -> None:

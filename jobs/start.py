@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -15,6 +16,7 @@ from typing import Protocol
 from ..common import paths, storage
 from ..common.errors import UsageError
 from ..common.identity import Identity, given_identity
+from . import loggers
 from .local import LocalJob
 
 _MASTER = (sys.executable, "-m", "edl.master")
@@ -82,9 +84,12 @@ def go_on(job: LocalJob) -> tuple[LocalJob, subprocess.Popen[bytes]]:
 def _launch(
     job: LocalJob, lock: int, master: Sequence[str]
 ) -> tuple[LocalJob, subprocess.Popen[bytes]]:
-    """Start the master, which leaves with the lock."""
+    """Start the master, which leaves with the lock, and beside it what writes to loggers."""
     try:
-        return job, spawn(job, [*master, "--job-dir", str(job.folder)], job.log, (lock,))
+        child = spawn(job, [*master, "--job-dir", str(job.folder)], job.log, (lock,))
+        if json.loads((job.folder / "settings.json").read_bytes()).get("logger"):
+            loggers.start(job.folder)
+        return job, child
     finally:
         os.close(lock)
 

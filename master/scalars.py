@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client import Gauge
 
 from ..common import listen
-from .event_file import EventFile
+from ..common.event_file import EventFile
 
 _TENSORBOARD_S = 2.0  # between two points of a curve
 _TASKS = Gauge("edl_tasks", "Tasks by state.", ["state"])

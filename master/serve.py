@@ -27,6 +27,7 @@ from ..common.listen import own_host
 from ..common.reflection import reflect
 from ..common.settings import JobSettings
 from ..durable.schema import Json
+from ..jobs import notes
 from ..jobs.history import History
 from ..proto import master_pb2, master_pb2_grpc, registry_pb2, registry_pb2_grpc
 from ..runtime.nursery import Nursery
@@ -157,7 +158,7 @@ def _run(
     settings: JobSettings, job_dir: Path, books: opening.Books, home: Home, after: str, stop: str
 ) -> int:
     journal = books.journal
-    tensorboard = settings.output and settings.tensorboard
+    tensorboard = settings.output and settings.tensorboard and "tensorboard" not in settings.loggers
     scalars = Scalars(Path(settings.output) / "tensorboard" if tensorboard else None)
     history = History(job_dir)
     identity = job_identity(rpc.job_token())
@@ -166,6 +167,8 @@ def _run(
         scalars(status)
         history.look(status)
         home.show(status)
+        for note in notes.take(job_dir) if settings.logger else ():
+            master.core.tell(note, kind="logger")
 
     master = Master(
         settings=settings,

@@ -75,9 +75,22 @@ _TAUGHT_SIGNATURE = "def loss(outputs, labels, teacher) -> Tensor"
 # What Callbacks may define, and what each is called with.
 CALLBACKS = {
     "on_train_begin": ("model",),
+    "on_epoch_begin": ("epoch",),
+    "on_step_begin": ("version",),
+    "on_step_end": ("version", "loss"),
+    "on_log": ("logs",),
+    "on_epoch_end": ("epoch",),
     "on_task_end": ("kind",),
+    "on_evaluate": ("metrics",),
     "on_evaluate_end": ("values",),
     "on_train_end": ("model",),
+}
+# What transformers' callbacks have besides.
+_NOT_CALLED = {
+    "on_save": ": checkpoints are written by servers, where no code of yours runs; the job's "
+    "events tell of each, to --logger too",
+    "on_predict": ": that is process_predictions(outputs, worker)",
+    "on_prediction_step": ": that is process_predictions(outputs, worker)",
 }
 # ElasticDL's names, for the "did you mean" of those who come from there.
 _FORMER = {
@@ -419,7 +432,7 @@ def _check_callbacks(file: str, callbacks: type) -> None:
                 file,
                 _line(value),
                 f"Callbacks.{name}",
-                f"is never called{did_you_mean(name, CALLBACKS)}",
+                f"is never called{_NOT_CALLED.get(name) or did_you_mean(name, CALLBACKS)}",
                 f"one of {', '.join(CALLBACKS)}",
             )
         called = ("self", *CALLBACKS[name])

@@ -27,8 +27,11 @@ KINDS: Final = (
     "a prediction",
     "the end of a task",
     "an analysis",
+    "a callback",
 )
-IMPORT, OPEN, MODEL, BEGIN, FEED, STEP, EVALUATE, PREDICT, END, ANALYZE = range(len(KINDS))
+IMPORT, OPEN, MODEL, BEGIN, FEED, STEP, EVALUATE, PREDICT, END, ANALYZE, CALLBACK = range(
+    len(KINDS)
+)
 
 _LIFE = struct.Struct("<64sddq")  # incarnation, lease_s, hang_s, round
 _BEAT = struct.Struct("<d")  # when the master heard the worker last

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ..common.clock import Clock
 from ..proto import master_pb2 as pb
@@ -41,6 +42,51 @@ def end_task(lease: Lease, tasks: Tasks, trainer: Trainer) -> bytes:
                 tasks.train_end(trainer)
         tasks.task_end(lease)
     return result
+
+
+def step_begin(lease: Lease, tasks: Tasks, version: int) -> None:
+    """Tell the definition that a step begins.
+
+    Raises SpanError, about no record, where the user's code fails.
+    """
+    if tasks.follows_steps:
+        with _callback(lease):
+            tasks.step_begin(lease.task.epoch, version)
+
+
+def step_end(
+    lease: Lease, tasks: Tasks, status: Status, step: int, version: int, loss: float
+) -> None:
+    """Log a step that was applied, now and then, and tell the definition. Raises SpanError."""
+    logs = None
+    if status.is_logged(step):
+        rate = status.rate.per_s()
+        text = "step=%d version=%d loss=%.5g records_per_s=%.0f"
+        log.info(text, step, version, loss, rate)
+        logs = {"step": step, "version": version, "loss": loss, "records_per_s": rate}
+    if tasks.follows_steps:
+        with _callback(lease):
+            tasks.step_end(version, loss, logs)
+
+
+def epochs_end(tasks: Tasks) -> None:
+    """Tell the definition that this worker has done its last step. Its failure is logged."""
+    try:
+        with pulse.section(pulse.CALLBACK):
+            tasks.epochs_end()
+    except Exception:  # all records are applied: there is no task left to blame
+        log.warning("on_epoch_end -> failed", exc_info=True)
+
+
+@contextlib.contextmanager
+def _callback(lease: Lease) -> Iterator[None]:
+    """Have what the user's code raises be about no record of the lease."""
+    task = lease.task
+    with (
+        pulse.section(pulse.CALLBACK, task.id, task.attempt, lease.size, lease.size),
+        user_code(lease.size, lease.size, task.source),
+    ):
+        yield
 
 
 def done(

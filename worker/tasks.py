@@ -24,6 +24,8 @@ from .group.checkpoint import portable
 from .task_reader import Lease
 from .trainer import Trainer
 
+_OF_STEPS = ("on_epoch_begin", "on_step_begin", "on_step_end", "on_log", "on_epoch_end")
+
 
 class DefinitionTasks:
     """The definition's metrics, `process_predictions` and `Callbacks`, called when it is time."""
@@ -40,6 +42,7 @@ class DefinitionTasks:
         self._output = Path(output) if output else None
         self._form = form
         self._worker = worker
+        self._epoch: int | None = None  # of the last step
         # Of tasks that are not ended: the attempt that began it, and what it has so far.
         self._metrics: dict[int, tuple[int, dict[str, streamed.Metric]]] = {}
         self._predictions: dict[int, tuple[int, list[dict[str, streamed.Array]]]] = {}
@@ -57,6 +60,7 @@ class DefinitionTasks:
     def merge(self, payload: bytes) -> dict[str, Any]:
         """Return the values of the merged states; `payload` is as the master packs it."""
         values = streamed.merge(unpack_results(payload), self._new_metrics())
+        self._call("on_evaluate", values)
         self._call("on_evaluate_end", values)
         return values
 
@@ -87,6 +91,7 @@ class DefinitionTasks:
 
     def train_end(self, trainer: Trainer) -> None:
         """Export the dense model and call on_train_end, both with the final values."""
+        self.epochs_end()
         trainer.refresh()
         if self._output is not None:
             folder = self._output / "model"
@@ -101,6 +106,30 @@ class DefinitionTasks:
 
     def task_end(self, lease: Lease) -> None:
         self._call("on_task_end", pb.TaskKind.Name(lease.task.kind).lower())
+
+    @property
+    def follows_steps(self) -> bool:
+        """Whether the definition wants to be told of steps, or of their epochs."""
+        return any(hasattr(self._definition.callbacks, name) for name in _OF_STEPS)
+
+    def step_begin(self, epoch: int, version: int) -> None:
+        if epoch != self._epoch:
+            self.epochs_end()
+            self._epoch = epoch
+            self._call("on_epoch_begin", epoch)
+        self._call("on_step_begin", version)
+
+    def step_end(self, version: int, loss: float, logs: dict[str, float] | None) -> None:
+        """Tell of a step that was applied. `logs`: what of it goes to the log; None: nothing."""
+        self._call("on_step_end", version, loss)
+        if logs is not None:
+            self._call("on_log", logs)
+
+    def epochs_end(self) -> None:
+        """Tell that this worker has done its last step of the epoch."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            self._call("on_epoch_end", epoch)
 
     def train_begin(self, model: object) -> None:
         self._call("on_train_begin", model)

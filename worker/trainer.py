@@ -39,9 +39,18 @@ class Trainer(Protocol):
 
 
 class Tasks(Protocol):
-    """A definition's own functions for tasks other than training (tasks.py)."""
+    """A definition's own functions for tasks, and its callbacks (tasks.py)."""
 
     definition_file: str
+
+    @property
+    def follows_steps(self) -> bool: ...
+
+    def step_begin(self, epoch: int, version: int) -> None: ...
+
+    def step_end(self, version: int, loss: float, logs: dict[str, float] | None) -> None: ...
+
+    def epochs_end(self) -> None: ...
 
     def evaluate(self, lease: Lease, outputs: Any, labels: Any) -> None: ...
 

@@ -31,7 +31,7 @@ from ...common import faults
 from ...common.errors import Fenced
 from ...master.client import MasterClient
 from ...proto import master_pb2 as pb
-from .. import pulse
+from .. import pulse, reports
 from ..reports import Status
 from ..task_stream import TaskStream
 from ..trainer import Beat, GroupTrainer, StepT, Tasks
@@ -140,6 +140,8 @@ class GroupWorker(Generic[StepT]):
                 pulse.in_round(reply.round)
                 self._keeper.enter(reply)
                 broken = self._train(reply)
+            if not self._draining.is_set():
+                reports.epochs_end(self._tasks)
             self._keeper.leave(self._number, self.status)
         finally:
             self._keeper.close()

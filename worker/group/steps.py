@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Generic
 
 from ...common import faults
@@ -19,8 +18,6 @@ from .catch_up import CatchUp
 from .round import Broken, Round, is_of_group
 from .slices import Slice
 from .state_keeper import StateKeeper
-
-log = logging.getLogger(__name__)
 
 _IDLE_S = 1.0  # without a task, before a worker that is to leave does so without a step
 
@@ -103,7 +100,7 @@ class Steps(Generic[StepT]):
         lease, task = piece.lease, piece.lease.task
         self._status.state = "training"
         self._settled = False
-        ends = False
+        ends, step = False, None
         if piece.total:
             wish = self._round.is_to_change or self._round.draining.is_set()
             faults.point("worker.compute", task=task.id, start=piece.start)
@@ -118,7 +115,20 @@ class Steps(Generic[StepT]):
             self._trainer.pass_over(piece)
         lease.position = piece.end
         lease.used += piece.total
+        if step is not None:
+            self._tell(step.loss, lease)
         return not ends
+
+    def _tell(self, loss: float, lease: Lease) -> None:
+        """Log a step that all have made, and tell the definition.
+
+        Raises Broken where its code fails.
+        """
+        version = self._keeper.version
+        try:
+            reports.step_end(lease, self._tasks, self._status, version, version, loss)
+        except SpanError as failure:
+            self._fail(lease, failure)
 
     def _reduce(self, piece: Slice, wish: bool) -> StepT:
         """Compute a step, together with all members.
@@ -131,6 +141,8 @@ class Steps(Generic[StepT]):
                 pulse.section(pulse.STEP, task.id, task.attempt, piece.start, piece.end),
                 user_code(piece.start, piece.end, task.source),
             ):
+                if self._tasks.follows_steps:
+                    self._tasks.step_begin(task.epoch, self._keeper.version)
                 step = self._trainer.reduce(piece, wish)
                 self._round.confirm()
                 return step
@@ -148,9 +160,6 @@ class Steps(Generic[StepT]):
         self._round.has_stepped = True
         self._status.rate.add(piece.used)
         self._status.step(loss, piece.used)
-        version = self._keeper.version
-        if self._status.is_logged(version):
-            log.info("step=%d loss=%.6g", version, loss)
 
     def _fail(self, lease: Lease, error: SpanError) -> None:
         """Report content that failed: the master decides.

@@ -144,6 +144,8 @@ class Worker:
             self._settle()
             if self._draining.is_set():
                 self._hand_back()
+            else:
+                reports.epochs_end(self._tasks)
             self._master.send_reports(self.status.state)
         except Fenced:
             raise
@@ -273,6 +275,7 @@ class Worker:
             task = batch.lease.task
             stream = (task.epoch, task.id, batch.start)
             faults.point("worker.compute", task=task.id, start=batch.start)
+            reports.step_begin(batch.lease, self._tasks, self._trainer.version)
             with self.status.phases.of(COMPUTE):
                 gradients = self._guard(
                     batch,
@@ -346,14 +349,8 @@ class Worker:
             return
         self._steps += 1
         self.status.step(gradients.loss, batch.used)
-        if self.status.is_logged(self._steps):
-            log.info(
-                "step=%d version=%d loss=%.5g records_per_s=%.0f",
-                self._steps,
-                self._trainer.version,
-                gradients.loss,
-                self.status.rate.per_s(),
-            )
+        version, loss = self._trainer.version, gradients.loss
+        reports.step_end(batch.lease, self._tasks, self.status, self._steps, version, loss)
 
     def _used(self, batch: Batch) -> None:
         if batch.end > batch.lease.position:

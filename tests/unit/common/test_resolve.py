@@ -65,6 +65,43 @@ def test_minibatch_that_follows_the_goodput_needs_its_bound_only(data: str) -> N
     assert 512 == train(data, **ADAPTIVE).max_minibatch_size
 
 
+@pytest.mark.parametrize(
+    "given", ["jsonl,tensorboard", ("JSONL", "tensorboard"), ["jsonl, tensorboard", "jsonl"]]
+)
+@pytest.mark.parametrize("name", ["logger", "loggers"])
+def test_several_loggers_are_given_with_commas_or_one_by_one(
+    data: str, name: str, given: object
+) -> None:
+    settings = train(data, job_name="demo", **{name: given})
+
+    assert ("jsonl", "tensorboard") == settings.loggers
+    assert re.fullmatch(r"demo-[0-9a-f]{8}", settings.run)
+    assert ("", "") == (train(data, logger="").logger, train(data).run)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"logger": "mlflo"}, "--logger is one of wandb, .*, not 'mlflo'; did you mean 'mlflow'?"),
+        (
+            {"logger": "jsonl,wandb"},
+            "--logger wandb needs wandb, which .* `pip install 'edl.wandb.'`",
+        ),
+        (
+            {"logger": "jsonl", "runtime": "kubernetes", "image": "mine"},
+            "--logger is of jobs on this machine, .*: leave it out",
+        ),
+    ],
+)
+def test_loggers_that_cannot_be_are_one_sentence(
+    data: str, given: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+
+    with pytest.raises(UsageError, match=sentence):
+        train(data, **given)
+
+
 def test_other_names_mean_the_same(data: str) -> None:
     settings = train(data, num_ps_pods="2", batch_size="32", epochs="4", max_step="9")
 
@@ -351,6 +388,23 @@ def test_job_that_still_writes_there_is_to_be_ended_first(resumable: Path) -> No
     with pytest.raises(UsageError, match="'demo', which writes to .* is still running: end it"):
         resolve("train", {"resume": str(resumable)})
     os.close(lock)
+
+
+def test_a_job_that_goes_on_goes_on_with_its_run_unless_another_does_already(
+    data: str, resumable: Path
+) -> None:
+    manifest = json.loads((resumable / storage.MANIFEST).read_text())
+    books = {"settings": {**manifest["books"]["settings"], "logger": "jsonl", "run": "demo-1"}}
+    about = {"version": 8, "num_shards": 1, "num_slots": 4, "files": [], "model": {}}
+    storage.write_manifest(resumable, **about, books=books)
+    first = resolve("train", {"resume": str(resumable), "checkpoint_dir": f"{data}-first"})
+    folder, lock = paths.claim(first.job_name)
+    (folder / "settings.json").write_text(first.to_json())
+    second = resolve("train", {"resume": str(resumable), "checkpoint_dir": f"{data}-other"})
+    os.close(lock)
+
+    assert ("demo-r1", "demo-1") == (first.job_name, first.run)
+    assert re.fullmatch(r"demo-r2-[0-9a-f]{8}", second.run)
 
 
 def test_each_run_that_goes_on_has_the_next_name(resumable: Path) -> None:

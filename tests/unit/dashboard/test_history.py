@@ -49,6 +49,20 @@ def test_each_evaluation_is_written_once_at_its_version(tmp_path):
     assert 2 == len(lines)
 
 
+def test_a_point_has_how_the_job_stands_for_those_that_are_no_page(tmp_path):
+    worker = {"heartbeat_age_s": 0.1}
+    machines = [{"useful_s": 6.0, "recompute_s": 1.0, "start_s": 2.0, "idle_s": 3.0}]
+    told = {"workers": [worker, {"heartbeat_age_s": None}], "usage": {"machines": machines}}
+    history = History(tmp_path)
+    history.look(status(1.0, restarts={"worker": 1, "master": 2}, **told))
+    history.look(status(4.0, restarts={"worker": 1, "master": 2}))
+    history.close()
+
+    first, second = (line["job"] for line in Reader(tmp_path).lines())
+    assert {"workers": 1.0, "restarts": 3.0, "goodput": 0.5} == first
+    assert {"workers": 0.0, "restarts": 3.0} == second
+
+
 def test_half_a_line_of_a_killed_master_spoils_no_other(tmp_path):
     killed = History(tmp_path)
     killed.event({"id": 1, "t": 0.5, "text": "a"})

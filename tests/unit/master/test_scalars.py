@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edl.common.errors import UsageError
-from edl.master.event_file import EventFile
+from edl.common.event_file import EventFile
 
 tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 

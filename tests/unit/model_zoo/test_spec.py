@@ -214,6 +214,12 @@ def test_unknown_callback_is_told(load):
     assert "Callbacks.on_task_ended is never called (did you mean 'on_task_end'?)" in message
 
 
+def test_callback_that_runs_nowhere_says_what_does_instead(load):
+    message = told(load, extra="class Callbacks:\n    def on_save(self):\n        pass\n")
+
+    assert "Callbacks.on_save is never called: checkpoints are written by servers" in message
+
+
 def test_callback_with_other_arguments_is_told(load):
     message = told(load, extra="class Callbacks:\n    def on_train_end(self):\n        pass\n")
 

@@ -171,12 +171,37 @@ class Reader:
 
 class Tasks:
     definition_file = ""
+    follows_steps = False
+
+    def epochs_end(self):
+        pass
 
     def task_end(self, lease):
         pass
 
 
-def run(master, trainer):
+class Followed(Tasks):
+    """The tasks of a definition that wants to be told of steps, and once fails."""
+
+    follows_steps = True
+
+    def __init__(self, fails_at=None):
+        self.told, self.fails_at = [], fails_at
+
+    def step_begin(self, epoch, version):
+        self.told.append(("begin", epoch, version))
+
+    def step_end(self, version, loss, logs):
+        self.told.append(("end", version))
+        if version == self.fails_at:
+            self.fails_at = None
+            raise ValueError("mine")
+
+    def epochs_end(self):
+        self.told.append("epochs end")
+
+
+def run(master, trainer, tasks=None):
     keeper = CountKeeper(trainer)
 
     def make_reader(rank, shares, minibatch):
@@ -185,7 +210,7 @@ def run(master, trainer):
         return SliceReader(whole, rank=rank, shares=shares, most=0)
 
     plan = RoundPlan(make_reader, lambda workers: (4, 1.0), torch.device("cpu"))
-    worker = GroupWorker(master, trainer, keeper, Tasks(), plan, Status(FakeClock()))
+    worker = GroupWorker(master, trainer, keeper, tasks or Tasks(), plan, Status(FakeClock()))
     worker.run()
     return worker, keeper
 
@@ -224,6 +249,23 @@ def test_content_that_fails_is_reported_and_the_next_round_begins_anew():
     assert done.round == 2
     assert [(0, False), (1, True), (2, False)] == master.joined
     assert sum(range(4)) == trainer.total
+
+
+def test_a_definition_is_told_of_each_step_of_the_group_and_what_it_raises_is_about_no_record():
+    tasks = Followed(fails_at=2)
+    master, trainer = GroupMaster([task(1, size=10)]), CountingTrainer()
+
+    run(master, trainer, tasks)
+
+    failed, _ = master.reports
+    assert ("ValueError: mine", 10, 10) == (
+        failed.failed.error,
+        failed.failed.start,
+        failed.failed.end,
+    )
+    begun, ended = (("begin", 0, v) for v in (0, 1)), (("end", v) for v in (1, 2))
+    assert [each for pair in zip(begun, ended, strict=True) for each in pair] == tasks.told[:4]
+    assert "epochs end" == tasks.told[-1]
 
 
 @pytest.mark.parametrize("kind", [pb.Order.TAKE, pb.Order.TAKE_ALL])

@@ -59,3 +59,48 @@ def test_predictions_name_their_records_less_those_that_are_quarantined(tmp_path
 
     who = np.load(tmp_path / "predictions" / "records-00000007.npy")
     assert [("a.csv", 10), ("a.csv", 12), ("a.csv", 13)] == who.tolist()
+
+
+class Told:
+    """Callbacks that note what is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def __getattr__(self, name):
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *arguments: self.told.append((name, *arguments))
+
+
+def test_callbacks_are_told_of_epochs_around_the_steps_of_each():
+    made = tasks()
+    told = made._definition.callbacks = Told()
+    for epoch, logs in ((0, None), (0, {"loss": 0.5}), (2, None)):
+        made.step_begin(epoch, 7)
+        made.step_end(8, 0.5, logs)
+    made.epochs_end()
+    made.epochs_end()
+
+    step = [("on_step_begin", 7), ("on_step_end", 8, 0.5)]
+    assert told.told == [
+        ("on_epoch_begin", 0),
+        *step,
+        *step,
+        ("on_log", {"loss": 0.5}),
+        ("on_epoch_end", 0),
+        ("on_epoch_begin", 2),
+        *step,
+        ("on_epoch_end", 2),
+    ]
+    assert made.follows_steps
+    assert not tasks().follows_steps
+
+
+def test_an_evaluation_is_told_by_both_names():
+    made = tasks()
+    told = made._definition.callbacks = Told()
+
+    made.merge(b"\0\0\0\0")
+
+    assert ["on_evaluate", "on_evaluate_end"] == [name for name, _ in told.told]

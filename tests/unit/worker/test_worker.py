@@ -123,6 +123,10 @@ class Servers:
 
 class Tasks:
     definition_file = ""
+    follows_steps = False
+
+    def epochs_end(self):
+        pass
 
     def __init__(self):
         self.seen = []
@@ -230,6 +234,43 @@ def test_a_fenced_task_is_dropped_without_a_report_and_the_next_one_goes_on(pull
     run(master, servers, pull_ahead=pull_ahead)
     assert [span for span in servers.applied if span[0] == 1] == [(1, 0, 4)]
     assert master.reports == [("done", 2, 1, 10, b"")]
+
+
+class Followed(Tasks):
+    """The tasks of a definition that wants to be told of steps; it fails where `fails` says."""
+
+    follows_steps = True
+
+    def __init__(self, fails=None):
+        super().__init__()
+        self.told, self.fails = [], fails
+
+    def step_begin(self, epoch, version):
+        self.told.append(("begin", epoch))
+
+    def step_end(self, version, loss, logs):
+        self.told.append(("end", loss))
+        if len(self.told) == self.fails:
+            raise ValueError("mine")
+
+    def epochs_end(self):
+        self.told.append("epochs end")
+
+
+def test_each_step_is_told_before_it_is_computed_and_once_it_is_applied():
+    servers, tasks = Servers({(1, 4): [(PushOutcome.STALE, None)]}), Followed()
+    run(Master([task(1, epoch=2)]), servers, tasks=tasks)
+
+    begin, end = ("begin", 2), ("end", 1.0)
+    assert [begin, end, begin, begin, end, begin, end, "epochs end"] == tasks.told
+
+
+def test_a_callback_that_fails_is_about_no_record_and_what_was_applied_counts():
+    master, servers = Master([task(1)]), Servers()
+    run(master, servers, tasks=Followed(fails=2))
+
+    assert SPANS[:1] == servers.applied
+    assert [("failed", 1, 10, 10, "ValueError: mine")] == master.reports
 
 
 def test_an_exception_of_the_model_is_reported_with_its_span():
