@@ -51,6 +51,9 @@ class Source(Protocol):
     def run(self, tell: Callable[[Heard], None], over: threading.Event) -> None:
         """Tell whatever is new, until `over`."""
 
+    def close(self) -> None:
+        """Let go of the job. From any thread: a call that waits for news ends."""
+
 
 class LocalSource:
     """A job of this machine, in any condition."""
@@ -68,6 +71,8 @@ class LocalSource:
         try:
             while not over.is_set():
                 heard, pause_s = self.hear(_NEWER_S)
+                if over.is_set():  # what is heard while all is let go of is no news
+                    return
                 if heard.anew or heard.lines or heard.status != before:
                     tell(heard)
                     before = heard.status
@@ -100,9 +105,11 @@ class LocalSource:
                 return result, False
             if job.is_over() or job.address() is None:
                 return self._without_master(), False
-            if self._client is None:
-                self._client, self._revision = job.client(), 0
-            self._revision, status = self._client.status(self._revision, wait_s)
+            client = self._client  # which `close` may take away meanwhile
+            if client is None:
+                client = self._client = job.client()
+                self._revision = 0
+            self._revision, status = client.status(self._revision, wait_s)
             return status, True
         except Unreachable as error:
             self.close()
@@ -139,10 +146,9 @@ class LocalSource:
         return {**left, **status, "message": f"{status['message']}{why}"}
 
     def close(self) -> None:
-        """Let go of the master."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
 class LookedAt:
@@ -160,6 +166,9 @@ class LookedAt:
                 tell(heard)
                 before = heard.status
             over.wait(self._every_s)
+
+    def close(self) -> None:
+        """Do nothing: a look waits for no news."""
 
     def hear(self) -> Heard:
         """Return what is heard now."""

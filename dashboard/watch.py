@@ -71,6 +71,7 @@ class Watch:
 
     async def close(self) -> None:
         self._over.set()
+        self._source.close()
         self.feed.wake()
         self._ticks.cancel()
         with contextlib.suppress(asyncio.CancelledError):
