@@ -19,7 +19,6 @@ from ..common.errors import EdlError, Unreachable, UsageError
 from ..jobs.history import Line, Reader
 from ..jobs.job import ENDED, Job, Status
 from ..jobs.local import LocalJob
-from ..master.remains import status_left
 from .asides import Asides, Found
 from .model import Model
 
@@ -133,6 +132,8 @@ class LocalSource:
 
     def _dead(self, status: Status) -> Status:
         """Return the status of a job whose processes are gone, out of its journal, read once."""
+        from ..master.remains import status_left  # with much of a master, for a job that is dead
+
         journal = self._job.folder / paths.JOURNAL
         stamp = str([_identity(Path(f"{journal}{suffix}")) for suffix in ("", "-wal")])
         if self._left is None or self._left[0] != stamp:

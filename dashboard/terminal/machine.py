@@ -21,7 +21,7 @@ _LEAST_ROWS = 1
 _AROUND = 4  # lines of the screen that no log has
 _SIDE = 20  # columns of a log by which an arrow goes aside
 _DIGITS = 5
-_MOST = 10**_DIGITS - 1
+_MOST = 99_999
 
 # -- events
 
