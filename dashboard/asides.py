@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.errors import EdlError, UsageError
 from ..jobs.job import Job, Jobs, Status
+
 if TYPE_CHECKING:
     from ..k8s.api import Api
 

@@ -42,7 +42,8 @@ def frame(state: State, width: int, now: float, ascii_only: bool = False) -> lis
         body = _jobs(state, width, room)
     body = [*body[:room], *[Text()] * (room - len(body))]
     lines = [*body, _bottom(state)]
-    return [fitted(plain_ascii(line) if ascii_only else line, width) for line in lines]
+    lines = [fitted(line, width) for line in lines]
+    return [fitted(plain_ascii(line), width) for line in lines] if ascii_only else lines
 
 
 def snapshot_lines(state: State, width: int, now: float) -> list[Text]:

@@ -14,6 +14,8 @@ from .texts import inert
 
 _WIDEST = 40  # of a cell
 _GAP = 2
+_MARGIN = 2  # where the cursor is
+_LEAST = 12  # of a column that is cut
 
 
 def fitted(line: Text, width: int) -> Text:
@@ -32,7 +34,7 @@ def table(state: State, width: int, room: int, cursor: bool = True) -> list[Text
     columns = [column for column in state.columns if column.need <= width]
     cells = [[inert(column.text(row)) for column in columns] for row in shown]
     heads = [_head(column, state) for column in columns]
-    widths = _widths(heads, cells)
+    widths = _widths(heads, cells, width)
     made = [Text("  ") + _row(heads, widths, columns, "bold")]
     if len(rows) > len(shown):
         made[0].append(f"  {first + 1}-{first + len(shown)} of {len(rows)}", "dim")
@@ -52,11 +54,16 @@ def _head(column: Column, state: State) -> str:
     return f"{column.name}{'▼' if column.falls != state.cursor.backwards else '▲'}"
 
 
-def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the widths of the columns; the longest give way."""
     widths = []
     for number, head in enumerate(heads):
         longest = max((Text(each[number]).cell_len for each in cells), default=0)
         widths.append(min(_WIDEST, max(len(head), longest)))
+    over = _MARGIN + sum(widths) + _GAP * (len(widths) - 1) - width
+    while over > 0 and max(widths) > _LEAST:
+        widths[widths.index(max(widths))] -= 1
+        over -= 1
     return widths
 
 

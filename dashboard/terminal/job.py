@@ -252,8 +252,9 @@ def _aside(told: dict[str, Any] | None) -> list[str]:
     """Return what others say of the job: why it waits first."""
     if told is None:
         return []
+    why = [str(told["why"])] if told.get("why") else []
     rest = [f"{name} {_value(value)}" for name, value in told.items() if name != "why"]
-    return [inert(told["why"])] * bool(told.get("why")) + [inert(each) for each in rest]
+    return [inert(part) for part in why + rest]
 
 
 def _value(value: object) -> str:
