@@ -109,7 +109,7 @@ JOBS = (
         lambda row: len(_crew(row) or ()) if _crew(row) is not None else None,
         lambda row: figures.counted(_crew(row)),
         falls=True,
-        need=60,
+        need=64,
     ),
     Column("time", _figure("started_s_ago"), lambda r: figures.duration(r.get("started_s_ago"))),
     Column("message", _by_text("message"), _said("message"), right=False, need=100),

@@ -192,7 +192,7 @@ def test_events_of_a_local_job_are_the_masters(run: Run, ended: Any) -> None:
 def test_top_adds_up_what_pods_ask_for(run: Run, demo: Run, server: ApiServer) -> None:
     add_pod(server, "worker", 0)
 
-    code, out, _ = run("top", *AT)
+    code, out, _ = run("top", "--pods", *AT)
 
     assert 0 == code
     assert lines(out) == [
@@ -210,7 +210,7 @@ def test_top_has_what_pods_use_where_it_is_measured(run: Run, demo: Run, server:
     labels = server.pods()[0]["metadata"]["labels"]
     server.add("podmetrics", "edl-demo-master-0-abc", metadata={"labels": labels}, containers=usage)
 
-    _, out, _ = run("top", *AT)
+    _, out, _ = run("top", "--pods", *AT)
 
     assert lines(out)[:2] == [
         "pod cpu asked used memory asked used records/s",

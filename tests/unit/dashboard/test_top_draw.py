@@ -144,7 +144,7 @@ def test_the_list_has_a_row_for_each_job():
     assert "jobs · 7" in text
     for job in jobs:
         assert f"  {texts.inert(job['job_name'])[:10]}" in text.replace(">", " ")
-    assert 1 == text.count(" 36 %")
+    assert 1 == text.count(" 22 %")
 
 
 def test_where_nothing_is_known_that_is_said():
