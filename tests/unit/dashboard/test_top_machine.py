@@ -26,12 +26,31 @@ def pressed(state, *keys):
     return state, effects
 
 
+def text_of(lines):
+    return "\n".join(line.plain for line in lines)
+
+
 def opened(snapshot=None, **more):
     state = State(job="deepfm", alone=True, **more)
     return step(state, machine.Seen("deepfm", snapshot or played()))[0]
 
 
 # -- any sequence
+
+
+def check(before, event, state, effects):
+    """Check what holds after each step."""
+    names = [machine.name_of(row) for row in state.rows()]
+    cursor = state.cursor
+    assert (cursor.at, cursor.row) == (0, "") if not names else names[cursor.at] == cursor.row
+    if state.log is not None:
+        assert 0 <= state.log.below <= len(state.log.lines)
+    for act in [each for each in effects if isinstance(each, Act)]:
+        assert before.ask is not None
+        assert (Key("y"), None) == (event, before.ask.number)
+        assert (before.ask.asked, before.job) == (act.asked, act.job)
+        assert act.asked["action"] in before.actions
+
 
 events = st.one_of(
     st.sampled_from(KEYS).map(Key),
@@ -59,18 +78,21 @@ def test_nothing_breaks_it_and_nothing_is_done_without_a_yes(events, alone, widt
         before = state
         state, effects = step(state, event)
 
-        names = [machine.name_of(row) for row in state.rows()]
-        cursor = state.cursor
-        assert (cursor.at, cursor.row) == (0, "") if not names else names[cursor.at] == cursor.row
-        if state.log is not None:
-            assert 0 <= state.log.below <= len(state.log.lines)
-        for act in [each for each in effects if isinstance(each, Act)]:
-            assert before.ask is not None
-            assert (Key("y"), None) == (event, before.ask.number)
-            assert (before.ask.asked, before.job) == (act.asked, act.job)
-            assert act.asked["action"] in before.actions
+        check(before, event, state, effects)
     lines = frame(state, width, NOW)
     assert [width] * state.height == [line.cell_len for line in lines]
+
+
+@given(st.lists(st.sampled_from([*"xcyn+-17?q", "enter", "esc", "backspace"]), max_size=12))
+def test_no_order_of_keys_acts_without_a_yes_to_a_question_that_was_shown(keys):
+    state = opened()
+    for key in keys:
+        before, shown = state, text_of(frame(state, 80, NOW))
+        state, effects = step(state, Key(key))
+
+        check(before, Key(key), state, effects)
+        if any(isinstance(effect, Act) for effect in effects):
+            assert f"{machine.question(before, before.ask)}  y: yes" in shown
 
 
 # -- the list
