@@ -1,7 +1,8 @@
 """The terminal while it is ours: key by key, without echo, on its alternate screen.
 
-It is given back on every way out: an end, an error, a signal, a pause by Ctrl-Z. What is on the
-screen before comes back, too.
+It is given back on every way out: an end, an error, a signal, a pause by Ctrl-Z. What was on the
+screen before comes back, too. What is written to stderr meanwhile, by whatever library, would stand
+amid the screen: it is said afterwards.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import termios
 import tty
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from rich.text import Text
 
@@ -24,18 +26,21 @@ _TAKE = "\x1b[?1049h\x1b[?25l\x1b[?2004h\x1b[H\x1b[2J"
 _GIVE_BACK = "\x1b[?2004l\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR = "\x1b[H", "\x1b[2J"
 _READ = 4096
+_MOST_SAID = 1 << 16
 _DEFAULT = 80, 24  # of a terminal that does not know its size
 
 
 class Terminal:
     """A terminal, whose keys come from `keyboard` and whose screen is the console's.
 
-    A context manager: the terminal is ours within.
+    `errors`: the descriptor of stderr. A context manager: the terminal is ours within.
     """
 
-    def __init__(self, keyboard: int, console: Console) -> None:
+    def __init__(self, keyboard: int, console: Console, errors: int = 2) -> None:
         self._keyboard = keyboard
         self._console = console
+        self._errors = errors
+        self._kept: tuple[int, BinaryIO] | None = None  # stderr itself, and what it is to say
         self._before: list[Any] = []
         self._drawn: tuple[tuple[int, int], str] | None = None
 
@@ -101,6 +106,9 @@ class Terminal:
 
     def _take(self) -> None:
         tty.setcbreak(self._keyboard, termios.TCSADRAIN)
+        if os.isatty(self._errors):
+            self._kept = os.dup(self._errors), tempfile.TemporaryFile()  # noqa: SIM115
+            os.dup2(self._kept[1].fileno(), self._errors)
         self._write(_TAKE)
 
     def _give_back(self) -> None:
@@ -109,6 +117,13 @@ class Terminal:
             self._write(_GIVE_BACK)
         with contextlib.suppress(termios.error):
             termios.tcsetattr(self._keyboard, termios.TCSADRAIN, self._before)
+        if self._kept is not None:
+            (errors, said), self._kept = self._kept, None
+            os.dup2(errors, self._errors)
+            os.close(errors)
+            with said, contextlib.suppress(OSError):
+                said.seek(0)
+                os.write(self._errors, said.read(_MOST_SAID))
 
     def _write(self, text: str) -> None:
         data = text.encode(self._console.encoding, "replace")

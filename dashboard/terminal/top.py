@@ -61,6 +61,7 @@ class Top:
     async def run(self) -> None:
         """Run until the user quits, a signal comes or the terminal is gone."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._failed)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._over.set)
         loop.add_signal_handler(signal.SIGWINCH, self._changed.set)
@@ -99,6 +100,11 @@ class Top:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._error = error
             self._over.set()
+
+    def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """End with the error of a callback, which the loop would only log."""
+        self._error = context.get("exception") or RuntimeError(context["message"])
+        self._over.set()
 
     # -- what comes in
 
