@@ -14,6 +14,7 @@ from tools.apiserver import ApiServer
 from tools.clustered import NOW, add_pod, say, the_job, waiting, wanted
 
 from edl.k8s.outside import rights
+from edl.k8s.outside.job import ClusterJobs, connected
 
 Run = Callable[..., tuple[int, str, str]]
 AT = ("demo", "-n", "lab")
@@ -227,6 +228,19 @@ def logged(demo: Run, server: ApiServer) -> None:
         name = add_pod(server, role, index)
         server.logs[name] = f"{role}{index} a\n{role}{index} b\n".encode()
     server.logs["edl-demo-master-0-abc"] = b"m a\nm b"
+
+
+@pytest.mark.usefixtures("logged")
+def test_a_log_is_followed_until_nobody_reads_it() -> None:
+    with connected("lab") as api:
+        job = ClusterJobs(api).find("demo")
+        asked: Any = {"role": "worker", "index": 0, "tail": None, "follow": True}
+        read = []
+        for line in job.lines(**asked, until=lambda: "worker0 b" in read):
+            read += [line]
+
+        assert ["worker0 a", "worker0 b"] == read
+        assert [] == list(job.lines(**asked, until=lambda: True))
 
 
 @pytest.mark.usefixtures("logged")

@@ -11,12 +11,16 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 
 import pytest
+from tools.waiting import until
 
 from edl.cli.main import run
 from edl.common import rpc
+from edl.dashboard.sources import LocalSource
+from edl.jobs.local import LocalJob
 from edl.proto import master_pb2 as pb
 from edl.proto import master_pb2_grpc
 
@@ -46,9 +50,11 @@ class Master(master_pb2_grpc.MasterServicer):
 
     def __init__(self):
         self.asked = []
+        self.polls = 0
 
     def Status(self, request, context):
         if request.known_revision:  # a long poll: nothing is new
+            self.polls += 1
             over = time.monotonic() + request.wait_s
             while context.is_active() and time.monotonic() < over:
                 time.sleep(0.01)
@@ -195,6 +201,27 @@ def test_a_signal_ends_it_and_the_terminal_is_as_before(job, number):
 
         assert 0 == screen.end()
         assert screen.is_as_before()
+
+
+def test_a_job_is_let_go_of_in_the_midst_of_a_long_poll(job):
+    source, over = LocalSource(LocalJob(job.folder)), threading.Event()
+    heard = []
+    thread = threading.Thread(target=source.run, args=(heard.append, over))
+    thread.start()
+    until(lambda: job.polls)  # which lasts two seconds
+    began = time.monotonic()
+    over.set()
+    source.close()
+    thread.join(FAR_S)
+
+    assert time.monotonic() - began < 1.5
+    assert ["running"] == [each.status["state"] for each in heard]
+
+
+def test_a_log_is_followed_until_nobody_reads_it(job):
+    lines = LocalJob(job.folder).lines(role="worker", index=0, follow=True, until=lambda: True)
+
+    assert ["first", HOSTILE] == list(lines)
 
 
 # -- in a pipe
