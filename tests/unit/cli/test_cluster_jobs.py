@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -235,11 +236,12 @@ def test_a_log_is_followed_until_nobody_reads_it() -> None:
     with connected("lab") as api:
         job = ClusterJobs(api).find("demo")
         asked: Any = {"role": "worker", "index": 0, "tail": None, "follow": True}
-        read = []
-        for line in job.lines(**asked, until=lambda: "worker0 b" in read):
-            read += [line]
+        over = threading.Event()
+        lines = job.lines(**asked, until=over.is_set)
 
-        assert ["worker0 a", "worker0 b"] == read
+        assert ["worker0 a", "worker0 b"] == [next(lines), next(lines)]
+        over.set()
+        assert [] == list(lines)
         assert [] == list(job.lines(**asked, until=lambda: True))
 
 
