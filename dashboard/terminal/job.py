@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .machine import State
 
 _WIDE = 116  # columns from which two stand side by side
-_LABEL = 9
+_LABEL = 10
 _ROOMY = 30  # lines from which all curves that fit are drawn
 _MOST_CURVES = 3
 _MOST_EVENTS = 20
@@ -216,7 +216,7 @@ def _curve(name: str, points: Sequence[Any], width: int) -> Text:
     values = [value for _, _, value in points if value is not None]
     told = f"{short(values[-1])}  least {short(min(values))}  most {short(max(values))}"
     label = inert(name.replace("records_per_s", "records/s"))
-    if len(label) > _LABEL - 1:
+    if len(label) >= _LABEL:
         told, label = f"{told}  {label}", "curve"
     space = max(8, min(_BAR * 2, width - _LABEL - len(told) - 4))
     return _labelled(label, Text.assemble((texts.curve(points, space), "cyan"), f"  {told}"))

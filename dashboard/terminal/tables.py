@@ -22,6 +22,7 @@ _ROLES = {"master": 0, "node": 1, "worker": 2, "server": 3, "teacher": 4}
 _LISTS = {"nodes": "node", "workers": "worker", "servers": "server", "teachers": "teacher"}
 _UNITS = {"worker": "rec/s", "server": "calls/s", "teacher": "rows/s"}
 _LARGE = 1000
+_UNPLANNED = 10**12  # the first task of no plan (master/books/task.py)
 _STATES = ("running", "waiting", "starting", "stopping", "silent", "queued", "suspended")
 
 
@@ -134,6 +135,14 @@ def _pace(row: Row) -> str:
     return f"{rate:,.0f} {_UNITS.get(row['role'], '')}".rstrip() if rate else "-"
 
 
+def _task(row: Row) -> str:
+    """Return a task's number; of one that no plan has, an evaluation's, the number after a +."""
+    task = number(row.get("task"))
+    if task is None or task < _UNPLANNED:
+        return figures.or_dash(row.get("task"))
+    return f"+{task - _UNPLANNED:.0f}"
+
+
 def _heard(row: Row) -> str:
     age = number(row.get("heard_s"))
     return "-" if age is None else f"{age:.1f} s"
@@ -146,7 +155,7 @@ PROCESSES = (
     Column("incarnation", _by_text("incarnation"), _said("incarnation"), right=False, need=76),
     Column("rate", _figure("rate"), _pace, falls=True),
     Column("heard", _figure("heard_s"), _heard, falls=True),
-    Column("task", _figure("task"), _said("task")),
+    Column("task", _figure("task"), _task),
     Column("version", _figure("version"), _said("version"), falls=True, need=64),
     Column("pid", _figure("pid"), _said("pid"), need=160),
 )

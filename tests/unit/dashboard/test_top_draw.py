@@ -78,6 +78,15 @@ def test_the_page_and_the_terminal_say_the_same_of_a_process():
     ]
 
 
+def test_a_task_of_no_plan_has_a_short_number():
+    told = heard(
+        {"job_name": "a", "workers": [{"index": 0, "state": "evaluating", "task": 10**12 + 7}]}
+    )
+
+    assert "evaluating" in shown({**told, "health": {"level": "good", "text": "Evaluates."}})
+    assert " +7 " in shown(told)
+
+
 def test_of_200_workers_those_around_the_cursor_are_shown():
     assert "1-" in shown(played(200))
     assert "of 203" in shown(played(200))
