@@ -24,7 +24,7 @@ from .texts import inert
 if TYPE_CHECKING:
     from .machine import State
 
-_WIDE = 116  # columns from which two stand side by side
+_WIDE, _RIGHT = 120, 54  # columns from which two stand side by side, and of the right one
 _LABEL = 10
 _ROOMY = 30  # lines from which all curves that fit are drawn
 _MOST_CURVES = 3
@@ -64,8 +64,8 @@ def job_lines(
 
 def _beside(state: State, snapshot: Snapshot, width: int, room: int) -> list[Text]:
     """Return the processes, and beside them the servers and what happened."""
-    left = width * 3 // 5
-    right = width - left - 2
+    right = max(_RIGHT, width * 2 // 5)
+    left = width - right - 2
     servers = _servers(snapshot, min(len(snapshot["shards"]) + 1, max(2, room // 2)))
     more = servers + ([Text()] if servers else [])
     more += _events(snapshot, right, min(_MOST_EVENTS, room - len(more)))

@@ -113,7 +113,7 @@ def test_a_failed_job_says_why_and_which_records_were_skipped():
     text = shown(failed())
 
     assert "Failed: worker 0 failed 3 times: ZeroDivisionError." in text
-    assert r"skipped  [red]\x1b[2J" in text
+    assert r"skipped   [red]\x1b[2J" in text
     assert "record 3: ValueError: x" in shown(failed(), 120)
     assert "x stop" in shown(played())
     assert "x stop" not in text  # the actions are the snapshot's
