@@ -109,12 +109,13 @@ def _print(jobs: Jobs, name: str, asides: Asides, output: str) -> None:
         return
     from rich.console import Console
 
-    from ..dashboard.terminal import machine
+    from ..dashboard.terminal import events, machine
     from ..dashboard.terminal.draw import snapshot_lines
 
     state = machine.State(job=name, alone=bool(name))
-    news = machine.Seen(name, found) if name else machine.Listed(found["jobs"])
+    news = events.Seen(name, found) if name else events.Listed(found["jobs"])
     console = Console(width=None if sys.stdout.isatty() and output == "table" else _WIDE)
-    for line in snapshot_lines(machine.step(state, news)[0], console.width, now):
+    state, _ = machine.step(state, news)
+    for line in snapshot_lines(state, console.width, now, console.options.ascii_only):
         line.rstrip()
         console.print(line, no_wrap=True, crop=False, overflow="ignore")

@@ -6,6 +6,8 @@ or a log says goes through `inert` and is never markup.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
 
 from .grid import fitted, table
@@ -41,18 +43,21 @@ def frame(state: State, width: int, now: float, ascii_only: bool = False) -> lis
     else:
         body = _jobs(state, width, room)
     body = [*body[:room], *[Text()] * (room - len(body))]
-    lines = [*body, _bottom(state)]
-    lines = [fitted(line, width) for line in lines]
-    return [fitted(plain_ascii(line), width) for line in lines] if ascii_only else lines
+    return _whole([*body, _bottom(state)], width, ascii_only)
 
 
-def snapshot_lines(state: State, width: int, now: float) -> list[Text]:
+def _whole(lines: Sequence[Text], width: int, ascii_only: bool) -> list[Text]:
+    made = [fitted(line, width) for line in lines]
+    return [fitted(plain_ascii(line), width) for line in made] if ascii_only else made
+
+
+def snapshot_lines(state: State, width: int, now: float, ascii_only: bool = False) -> list[Text]:
     """Return what is known once, however many lines that takes."""
     if state.job:
         body = job_lines(state, width, LINES, now, on_screen=False)
     else:
         body = _jobs(state, width, LINES, on_screen=False)
-    return [fitted(line, width) for line in body]
+    return _whole(body, width, ascii_only)
 
 
 def _jobs(state: State, width: int, room: int, on_screen: bool = True) -> list[Text]:

@@ -27,7 +27,7 @@ def fitted(line: Text, width: int) -> Text:
 
 def table(state: State, width: int, room: int, cursor: bool = True) -> list[Text]:
     """Return the lines of the table that is shown: its head, and the rows around the cursor."""
-    rows, at = state.rows(), state.cursor.at
+    rows, at = state.rows, state.cursor.at
     space = max(0, room - 1)
     first = max(0, min(at - space // 2, len(rows) - space))
     shown = rows[first : first + space]

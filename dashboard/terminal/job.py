@@ -52,7 +52,7 @@ def job_lines(
     if on_screen and width >= _WIDE:
         return [*gauges, *_beside(state, snapshot, width, rest)]
     rows, events, servers = _shares(
-        rest, len(state.rows()) + 1, _MOST_EVENTS, len(snapshot["shards"])
+        rest, len(state.rows) + 1, _MOST_EVENTS, len(snapshot["shards"])
     )
     return [
         *gauges,

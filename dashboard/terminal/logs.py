@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from ...common.errors import EdlError
 from ...jobs.job import Jobs
-from .machine import LINES, Follow, Lines
+from .events import Follow, Lines
+from .machine import LINES
 
 _TAIL = 1000
 _LONGEST = 4000  # characters of a line; the rest of it is not shown

@@ -14,6 +14,21 @@ from ...jobs import figures
 from ...jobs.job import Status
 from ..model import Snapshot
 from . import tables
+from .events import (
+    Act,
+    Close,
+    Effect,
+    Event,
+    Follow,
+    Height,
+    Key,
+    Lines,
+    Listed,
+    Open,
+    Quit,
+    Seen,
+    Told,
+)
 from .tables import JOBS, JOBS_BY, PROCESSES, Column, Row
 
 LINES = 5000  # of a log that are kept
@@ -22,95 +37,6 @@ _AROUND = 4  # lines of the screen that no log has
 _SIDE = 20  # columns of a log by which an arrow goes aside
 _DIGITS = 5
 _MOST = 99_999
-
-# -- events
-
-
-@dataclass(frozen=True)
-class Key:
-    """A key, by its character or its word (keys.py)."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Listed:
-    """The jobs of the place."""
-
-    jobs: Sequence[Status]
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A job that is open, as it is now."""
-
-    job: str
-    snapshot: Snapshot
-
-
-@dataclass(frozen=True)
-class Lines:
-    """The next lines of the log that is open; `over`: no more come."""
-
-    of: str
-    lines: Sequence[str] = ()
-    over: bool = False
-
-
-@dataclass(frozen=True)
-class Told:
-    """A sentence for the user: how an action went, or what cannot be read now."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Height:
-    """The lines that the screen has now."""
-
-    lines: int
-
-
-Event = Key | Listed | Seen | Lines | Told | Height
-
-# -- effects
-
-
-@dataclass(frozen=True)
-class Open:
-    """Watch this job, and no list."""
-
-    job: str
-
-
-@dataclass(frozen=True)
-class Close:
-    """Watch the list again, and no job."""
-
-
-@dataclass(frozen=True)
-class Follow:
-    """Follow the log of a process of the job that is open; None: let go of it."""
-
-    role: str | None
-    index: int | None = None
-    of: str = ""
-
-
-@dataclass(frozen=True)
-class Act:
-    """Do something to a job (dashboard/actions.py has what)."""
-
-    job: str
-    asked: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Quit:
-    """End."""
-
-
-Effect = Open | Close | Follow | Act | Quit
 
 # -- the state
 
@@ -146,7 +72,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class State:
-    """What is shown. `alone`: one job was asked for, and there is no list behind it."""
+    """What is shown. `alone`: one job was asked for, and there is no list behind it.
+
+    `rows`: of the table that is shown, in its order, which `step` keeps.
+    """
 
     job: str = ""
     alone: bool = False
@@ -160,6 +89,7 @@ class State:
     height: int = 24
     in_jobs: Cursor = field(default=Cursor(column=JOBS_BY))
     in_job: Cursor = field(default=Cursor())
+    rows: Sequence[Row] = ()
 
     @property
     def cursor(self) -> Cursor:
@@ -168,15 +98,6 @@ class State:
     @property
     def columns(self) -> tuple[Column, ...]:
         return PROCESSES if self.job else JOBS
-
-    def rows(self) -> list[Row]:
-        """Return the rows of the table that is shown, in its order."""
-        at = self.cursor
-        if not self.job:
-            return tables.jobs(self.jobs or (), at.column, at.backwards)
-        if self.snapshot is None:
-            return []
-        return tables.processes(self.snapshot, at.column, at.backwards)
 
     @property
     def actions(self) -> Sequence[str]:
@@ -194,6 +115,7 @@ class State:
 def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     """Return what follows of an event."""
     effects: tuple[Effect, ...] = ()
+    before = state
     match event:
         case Key():
             state, effects = _key(replace(state, note=""), event.name)
@@ -207,12 +129,32 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             state = replace(state, note=event.text)
         case Height():
             state = replace(state, height=event.lines)
-    return _settled(state), effects
+    return _settled(state if _is_in_order(before, state) else _sorted(state)), effects
+
+
+def _is_in_order(before: State, state: State) -> bool:
+    """Tell whether the rows are those of before: to sort a thousand takes milliseconds."""
+    had, has = before.cursor, state.cursor
+    return (
+        before.snapshot is state.snapshot
+        and before.jobs is state.jobs
+        and (before.job, had.column, had.backwards) == (state.job, has.column, has.backwards)
+    )
+
+
+def _sorted(state: State) -> State:
+    at = state.cursor
+    rows: Sequence[Row] = ()
+    if not state.job:
+        rows = tables.jobs(state.jobs or (), at.column, at.backwards)
+    elif state.snapshot is not None:
+        rows = tables.processes(state.snapshot, at.column, at.backwards)
+    return replace(state, rows=rows)
 
 
 def _settled(state: State) -> State:
     """Return the state with its cursor on a row, and its log no further than it goes."""
-    names = [name_of(row) for row in state.rows()]
+    names = [name_of(row) for row in state.rows]
     state = _moved(state, _found(state.cursor, names))
     if state.log is not None:
         furthest = max(0, len(state.log.lines) - max(_LEAST_ROWS, state.height - _AROUND))
@@ -267,7 +209,7 @@ def _key(state: State, key: str) -> tuple[State, tuple[Effect, ...]]:
 
 def _travelled(state: State, key: str) -> Cursor | None:
     """Return where a key takes the cursor, or how it sorts; None: it is another key."""
-    cursor, rows = state.cursor, state.rows()
+    cursor, rows = state.cursor, state.rows
     page = max(_LEAST_ROWS, state.height // 2)
     by = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page}
     by |= {"home": -len(rows), "g": -len(rows), "end": len(rows), "G": len(rows)}
@@ -335,7 +277,7 @@ def _bounded(number: int) -> int:
 
 
 def _open_log(state: State) -> tuple[State, tuple[Effect, ...]]:
-    row = next((row for row in state.rows() if name_of(row) == state.in_job.row), None)
+    row = next((row for row in state.rows if name_of(row) == state.in_job.row), None)
     if row is None:
         return state, ()
     name, (role, index) = name_of(row), row["log"]

@@ -18,11 +18,12 @@ from ..actions import Actions
 from ..asides import Asides
 from ..listing import JobList
 from ..watch import COMMENT_S, Watches
-from . import machine
+from . import events
 from .draw import frame
+from .events import Event
 from .keys import Keys
 from .logs import LogReader
-from .machine import Event, State, step
+from .machine import State, step
 from .terminal import Terminal
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Top:
         for key in keys:
             if key == "redraw":
                 self._terminal.forget()
-            self._step(machine.Key(key))
+            self._step(events.Key(key))
 
     def _pause(self) -> None:
         self._terminal.pause()
@@ -135,13 +136,13 @@ class Top:
         self._changed.set()
         for effect in effects:
             match effect:
-                case machine.Quit():
+                case events.Quit():
                     self._over.set()
-                case machine.Open() | machine.Close():
+                case events.Open() | events.Close():
                     self._look()
-                case machine.Follow():
+                case events.Follow():
                     self._follow(effect)
-                case machine.Act():
+                case events.Act():
                     self._spawn(self._act(effect))
 
     async def _draw(self) -> None:
@@ -150,7 +151,7 @@ class Top:
             self._changed.clear()
             width, height = self._terminal.size
             if height != self._state.height:
-                self._state, _ = step(self._state, machine.Height(height))
+                self._state, _ = step(self._state, events.Height(height))
             lines = frame(self._state, width, time.time(), self._terminal.ascii_only)
             try:
                 self._terminal.draw(lines, width)
@@ -174,9 +175,9 @@ class Top:
             try:
                 async for found in listing.changes(COMMENT_S):
                     if found is not None:
-                        self._step(machine.Listed(found))
+                        self._step(events.Listed(found))
             except EdlError as error:
-                self._step(machine.Told(str(error)))
+                self._step(events.Told(str(error)))
             await asyncio.sleep(_AGAIN_S)
 
     async def _watch(self, job: str) -> None:
@@ -186,12 +187,12 @@ class Top:
                 async with contextlib.aclosing(watch.messages("")) as messages:
                     async for _ in messages:
                         if watch.feed.snapshot is not None:
-                            self._step(machine.Seen(job, watch.feed.snapshot))
+                            self._step(events.Seen(job, watch.feed.snapshot))
             except EdlError as error:
-                self._step(machine.Told(str(error)))
+                self._step(events.Told(str(error)))
             await asyncio.sleep(_AGAIN_S)
 
-    def _follow(self, log: machine.Follow) -> None:
+    def _follow(self, log: events.Follow) -> None:
         if self._log is not None:
             self._log.close()
         self._log = None
@@ -210,10 +211,10 @@ class Top:
         if reader is self._log:
             self._step(reader.take())
 
-    async def _act(self, effect: machine.Act) -> None:
+    async def _act(self, effect: events.Act) -> None:
         try:
             job = await asyncio.to_thread(self._jobs.find, effect.job)
             told = await asyncio.to_thread(self._actions.act, job, effect.asked)
         except EdlError as error:
             told = str(error)
-        self._step(machine.Told(told))
+        self._step(events.Told(told))

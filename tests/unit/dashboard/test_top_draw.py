@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from edl.dashboard.terminal import machine, texts
+from edl.dashboard.terminal import events, texts
 from edl.dashboard.terminal.draw import frame, snapshot_lines
-from edl.dashboard.terminal.machine import Key, Listed, Seen, State, step
+from edl.dashboard.terminal.events import Key, Listed, Seen
+from edl.dashboard.terminal.machine import State, step
 
 from .top_snapshots import HOSTILE, NOW, all_kinds, empty, failed, heard, hostile, launched, played
 
@@ -175,8 +176,8 @@ def is_inert(text):
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_hostile_names_are_inert_and_no_markup(keys, width):
     state = opened(hostile(), 50, *keys)
-    state, _ = step(state, machine.Lines("master", [HOSTILE], True))
-    state, _ = step(state, machine.Told(HOSTILE)) if not keys else (state, ())
+    state, _ = step(state, events.Lines("master", [HOSTILE], True))
+    state, _ = step(state, events.Told(HOSTILE)) if not keys else (state, ())
 
     assert is_inert(text_of(state, width))
     if keys in ((), ("l",)):

@@ -17,8 +17,9 @@ from tools.waiting import until
 from edl.common.errors import JobError, UsageError
 from edl.dashboard.asides import Asides
 from edl.dashboard.terminal import logs
+from edl.dashboard.terminal.events import Follow, Lines
 from edl.dashboard.terminal.logs import LogReader
-from edl.dashboard.terminal.machine import LINES, Follow, Lines
+from edl.dashboard.terminal.machine import LINES
 from edl.dashboard.terminal.terminal import Terminal
 from edl.dashboard.terminal.top import Top
 

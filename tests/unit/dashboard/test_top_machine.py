@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl.dashboard.terminal import events as news
 from edl.dashboard.terminal import machine, tables
 from edl.dashboard.terminal.draw import frame
-from edl.dashboard.terminal.machine import Act, Close, Follow, Key, Listed, Open, Quit, State, step
+from edl.dashboard.terminal.events import Act, Close, Follow, Key, Listed, Open, Quit
+from edl.dashboard.terminal.machine import State, step
 
 from .top_snapshots import HOSTILE, NOW, all_kinds, empty, launched, played
 
@@ -32,7 +34,7 @@ def text_of(lines):
 
 def opened(snapshot=None, **more):
     state = State(job="deepfm", alone=True, **more)
-    return step(state, machine.Seen("deepfm", snapshot or played()))[0]
+    return step(state, news.Seen("deepfm", snapshot or played()))[0]
 
 
 # -- any sequence
@@ -40,7 +42,7 @@ def opened(snapshot=None, **more):
 
 def check(before, event, state, effects):
     """Check what holds after each step."""
-    names = [machine.name_of(row) for row in state.rows()]
+    names = [machine.name_of(row) for row in state.rows]
     cursor = state.cursor
     assert (cursor.at, cursor.row) == (0, "") if not names else names[cursor.at] == cursor.row
     if state.log is not None:
@@ -55,15 +57,15 @@ def check(before, event, state, effects):
 events = st.one_of(
     st.sampled_from(KEYS).map(Key),
     st.lists(st.sampled_from(LIST), max_size=4).map(Listed),
-    st.builds(machine.Seen, st.sampled_from(["deepfm", "script"]), st.sampled_from(all_kinds())),
+    st.builds(news.Seen, st.sampled_from(["deepfm", "script"]), st.sampled_from(all_kinds())),
     st.builds(
-        machine.Lines,
+        news.Lines,
         st.sampled_from(["master", "worker-0"]),
         st.lists(st.sampled_from(["a line", HOSTILE, ""]), max_size=50),
         st.booleans(),
     ),
-    st.just(machine.Told(HOSTILE)),
-    st.integers(1, 50).map(machine.Height),
+    st.just(news.Told(HOSTILE)),
+    st.integers(1, 50).map(news.Height),
 )
 
 
@@ -73,7 +75,7 @@ events = st.one_of(
 def test_nothing_breaks_it_and_nothing_is_done_without_a_yes(events, alone, width, first):
     state = State(job="deepfm" if alone else "", alone=alone)
     if alone:
-        state, _ = step(state, machine.Seen("deepfm", first))
+        state, _ = step(state, news.Seen("deepfm", first))
     for event in events:
         before = state
         state, effects = step(state, event)
@@ -111,7 +113,7 @@ def test_a_job_of_the_list_is_opened_and_left():
 def test_jobs_that_go_on_are_before_those_that_ended_and_the_cursor_stays_on_its_job():
     ended, runs = {"job_name": "a", "state": "done"}, {"job_name": "b", "state": "running"}
     state, _ = step(State(), Listed([runs, ended]))
-    assert ["b", "a"] == [row["job_name"] for row in state.rows()]
+    assert ["b", "a"] == [row["job_name"] for row in state.rows]
 
     state, _ = pressed(state, "down")
     state, _ = step(state, Listed([{**runs, "state": "done"}, {**ended, "state": "running"}]))
@@ -129,9 +131,9 @@ def test_processes_are_sorted_by_the_next_column_and_the_other_way_round():
     by_rate = [column.name for column in tables.PROCESSES].index("rate")
 
     state, _ = pressed(state, *"s" * by_rate)
-    falling = [row["name"] for row in state.rows()]
+    falling = [row["name"] for row in state.rows]
     assert ["worker-3", "worker-2", "worker-1", "worker-0"] == falling[:4]
-    rising = [row["name"] for row in pressed(state, "r")[0].rows()]
+    rising = [row["name"] for row in pressed(state, "r")[0].rows]
     assert ["master", "worker-3"] == [rising[-1], rising[-2]]  # what has no rate stays last
     assert "process" == tables.PROCESSES[pressed(state, *"S" * by_rate)[0].cursor.column].name
 
@@ -140,14 +142,14 @@ def test_a_process_that_comes_before_the_cursor_does_not_move_it():
     state, _ = pressed(opened(played(4)), "end", "up", "up")
     assert "worker-3" == state.cursor.row
 
-    state, _ = step(state, machine.Seen("deepfm", played(200)))
+    state, _ = step(state, news.Seen("deepfm", played(200)))
     assert ("worker-3", 4) == (state.cursor.row, state.cursor.at)
 
 
 def test_news_of_another_job_are_none():
     state = opened()
 
-    assert state == step(state, machine.Seen("another", empty()))[0]
+    assert state == step(state, news.Seen("another", empty()))[0]
 
 
 def test_a_job_that_was_asked_for_alone_is_left_to_the_shell():
@@ -191,7 +193,7 @@ def test_what_may_not_be_done_is_said_and_not_asked():
 
 def test_a_job_that_ends_while_the_question_stands_is_left_alone():
     state, _ = pressed(opened(), "x")
-    state, _ = step(state, machine.Seen("deepfm", {**played(), "actions": []}))
+    state, _ = step(state, news.Seen("deepfm", {**played(), "actions": []}))
 
     state, effects = pressed(state, "y")
     assert ([], "deepfm cannot stop: it is over.") == (effects, state.note)
@@ -224,11 +226,11 @@ def test_the_log_of_a_node_is_its_places():
 
 def test_who_reads_further_up_goes_on_to_see_the_same_lines():
     state, _ = pressed(replace(opened(), height=14), "l")
-    state, _ = step(state, machine.Lines("master", [str(n) for n in range(100)]))
+    state, _ = step(state, news.Lines("master", [str(n) for n in range(100)]))
     assert 0 == state.log.below
 
     state, _ = pressed(state, "up", "up")
-    state, _ = step(state, machine.Lines("master", ["more", "lines"]))
+    state, _ = step(state, news.Lines("master", ["more", "lines"]))
     assert (4, "99") == (state.log.below, state.log.lines[-3])
     state, _ = pressed(state, "home")
     assert 92 == state.log.below
@@ -238,6 +240,6 @@ def test_who_reads_further_up_goes_on_to_see_the_same_lines():
 def test_a_log_keeps_its_last_lines():
     state, _ = pressed(opened(), "l")
 
-    state, _ = step(state, machine.Lines("master", ["x"] * (machine.LINES + 5), over=True))
+    state, _ = step(state, news.Lines("master", ["x"] * (machine.LINES + 5), over=True))
     assert (machine.LINES, True) == (len(state.log.lines), state.log.over)
-    assert state == step(state, machine.Lines("worker-0", ["of another"]))[0]
+    assert state == step(state, news.Lines("worker-0", ["of another"]))[0]
