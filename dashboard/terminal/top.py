@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 WHO = "edl top"
 _ESC_S = 0.05  # within which a terminal sends the rest of a sequence
 _FRAME_S = 0.04  # between two frames
+_SHARE = 40  # news take one in so many parts of a core to draw; a key is answered at once
 _AGAIN_S = 2.0  # after which what could not be read is asked for again
 
 
@@ -53,6 +54,7 @@ class Top:
         self._keys = Keys()
         self._changed = asyncio.Event()
         self._changed.set()
+        self._pressed = asyncio.Event()  # since the last frame
         self._over = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None  # at the list, or at a job
         self._log: LogReader | None = None
@@ -65,7 +67,7 @@ class Top:
         loop.set_exception_handler(self._failed)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._over.set)
-        loop.add_signal_handler(signal.SIGWINCH, self._changed.set)
+        loop.add_signal_handler(signal.SIGWINCH, self._resized)
         loop.add_signal_handler(signal.SIGTSTP, self._pause)
         try:
             with self._terminal:
@@ -122,14 +124,19 @@ class Top:
         self._press(self._keys.flush())
 
     def _press(self, keys: list[str]) -> None:
+        self._pressed.set()
         for key in keys:
             if key == "redraw":
                 self._terminal.forget()
             self._step(events.Key(key))
 
+    def _resized(self) -> None:
+        self._pressed.set()
+        self._changed.set()
+
     def _pause(self) -> None:
         self._terminal.pause()
-        self._changed.set()
+        self._resized()
 
     def _step(self, event: Event) -> None:
         self._state, effects = step(self._state, event)
@@ -146,9 +153,12 @@ class Top:
                     self._spawn(self._act(effect))
 
     async def _draw(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await self._changed.wait()
             self._changed.clear()
+            self._pressed.clear()
+            began = loop.time()
             width, height = self._terminal.size
             if height != self._state.height:
                 self._state, _ = step(self._state, events.Height(height))
@@ -159,6 +169,9 @@ class Top:
                 self._over.set()
                 return
             await asyncio.sleep(_FRAME_S)
+            with contextlib.suppress(TimeoutError):
+                pause_s = _SHARE * (loop.time() - began - _FRAME_S)
+                await asyncio.wait_for(self._pressed.wait(), max(0.0, pause_s))
 
     # -- what is looked at
 

@@ -191,6 +191,17 @@ def test_events_of_a_local_job_are_the_masters(run: Run, ended: Any) -> None:
     assert (0, "0:01 worker-0 is here") == (code, lines(out)[0])
 
 
+def test_top_shows_a_job_of_a_cluster_as_one_of_this_machine(run: Run, demo: Run) -> None:
+    _, listed, _ = run("top", "-n", "lab")
+    _, told, _ = run("top", *AT)
+    _, found, _ = run("top", *AT, "-o", "json")
+
+    assert "demo running 60 % 2/3 1,930" in lines(listed)[3]
+    assert "worker-1 is lost: task 17 is leased again from position 128" in told
+    assert state(run) == json.loads(found)["status"]
+    assert ["scale", "stop", "suspend", "resume"] == json.loads(found)["actions"]
+
+
 def test_top_adds_up_what_pods_ask_for(run: Run, demo: Run, server: ApiServer) -> None:
     add_pod(server, "worker", 0)
 
