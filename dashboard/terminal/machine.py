@@ -37,6 +37,7 @@ _AROUND = 4  # lines of the screen that no log has
 _SIDE = 20  # columns of a log by which an arrow goes aside
 _DIGITS = 5
 _MOST = 99_999
+_NAME = 20  # characters of a job's name in a question
 
 # -- the state
 
@@ -327,11 +328,13 @@ def _typed(ask: Ask, number: str, key: str) -> Ask:
 
 def question(state: State, ask: Ask) -> str:
     """Return a question in words, without the keys that answer it."""
-    action = str(ask.asked["action"])
+    action, job = str(ask.asked["action"]), state.job
+    if len(job) > _NAME:  # so that a small screen has the question, and what answers it
+        job = f"{job[: _NAME - 1]}…"
     if action != "scale":
-        return f"{action.capitalize()} {state.job}?"
+        return f"{action.capitalize()} {job}?"
     status = state.snapshot["status"] if state.snapshot else {}
     what = "nodes" if status.get("command") == "launch" else "workers"
     if ask.number is not None:
-        return f"How many {what} for {state.job} ({state.wanted} now)? {ask.number}"
-    return f"Scale {state.job} from {state.wanted} to {ask.asked['num_workers']} {what}?"
+        return f"How many {what} for {job} ({state.wanted} now)? {ask.number}"
+    return f"Scale {job} from {state.wanted} to {ask.asked['num_workers']} {what}?"

@@ -162,6 +162,14 @@ def test_where_nothing_is_known_that_is_said():
     assert "Asking" in text_of(State())
 
 
+def test_a_question_about_a_job_of_a_long_name_is_whole_on_a_small_screen():
+    name = "a" * 63
+    state, _ = step(State(job=name, alone=True), Seen(name, played()))
+    state, _ = step(state, Key("x"))
+
+    assert f"Stop {'a' * 19}…?  y: yes  n: no" in text_of(state, 60)
+
+
 # -- nothing that anybody says does anything
 
 
