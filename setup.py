@@ -14,6 +14,7 @@ FOLDERS = [
     "cli",
     "common",
     "dashboard",
+    "dashboard.terminal",
     "data",
     "distill",
     "distill.kserve",

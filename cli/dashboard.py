@@ -77,7 +77,7 @@ def dashboard(
     check_installed()
     from ..dashboard import server
 
-    with _jobs(folder, runtime, namespace) as jobs:
+    with jobs_at(folder, runtime, namespace) as jobs:
         if export is not None:
             paths.check_file(export, "--export")
             name = server.export(jobs, job, Path(export), given["prices"] or "")
@@ -148,7 +148,8 @@ def beside(job: str, wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _jobs(folder: Path | None, runtime: str, namespace: str) -> Iterator[Jobs]:
+def jobs_at(folder: Path | None, runtime: str, namespace: str) -> Iterator[Jobs]:
+    """Open the jobs of a place, or the one in a folder."""
     if folder is None:
         with place(runtime, namespace) as jobs:
             yield jobs

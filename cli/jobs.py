@@ -11,7 +11,7 @@ import click
 from ..common import launched
 from ..common.errors import JobError, UsageError
 from ..common.values import bounds, seconds
-from .output import is_drawn, outputs, print_report
+from .output import outputs, print_report
 from .place import cluster_job, complete_jobs, place, where
 
 _job = click.argument("job", required=False, shell_complete=complete_jobs)
@@ -79,19 +79,6 @@ def events(job: str | None, output: str, runtime: str, namespace: str) -> None:
     with place(runtime, namespace) as jobs:
         report = jobs.find(job).events()
     print_report(report, output)
-
-
-@click.command()
-@_job
-@outputs()
-@where
-def top(job: str | None, output: str, runtime: str, namespace: str) -> None:
-    """Show what the pods of a job ask for, use and do."""
-    with cluster_job(job, runtime, namespace, "`edl status` shows a local one") as found:
-        report, measured = found.usage()
-    print_report(report, output)
-    if not measured and is_drawn(output):
-        click.echo("What they use is not known: this cluster has no metrics API (metrics-server).")
 
 
 @click.command()
@@ -290,5 +277,4 @@ COMMANDS = (
     stop,
     cancel,
     delete,
-    top,
 )

@@ -32,6 +32,7 @@ from .replay import replay
 from .schedule import schedule
 from .serve import serve
 from .teach import registry, teach
+from .top import top
 from .zoo import zoo
 
 _OF_STDOUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
@@ -145,6 +146,7 @@ for _command in (
     *(train.train, train.evaluate, train.predict, train.submit),
     launch,
     *jobs.COMMANDS,
+    top,
     dashboard,
     schedule,
     cost,

@@ -14,16 +14,19 @@ from ..jobs.local import LocalJob
 if TYPE_CHECKING:
     from ..k8s.outside.job import ClusterJob
 
-_WHO = "the dashboard"
 _ROWS = {"worker": "workers", "server": "servers", "teacher": "teachers"}
 
 
 class Actions:
-    """The actions on jobs. `demo`: processes of a job of this machine may be killed, too."""
+    """The actions on jobs. `demo`: processes of a job of this machine may be killed, too.
 
-    def __init__(self, allowed: bool, demo: bool = False) -> None:
+    `who` acts, as the job's events say.
+    """
+
+    def __init__(self, allowed: bool, demo: bool = False, who: str = "the dashboard") -> None:
         self._allowed = allowed
         self._demo = demo
+        self._who = who
 
     def on(self, job: Job) -> tuple[str, ...]:
         """Return the names of what may be done to a job."""
@@ -42,7 +45,7 @@ class Actions:
         if name == "scale":
             return _scale(job, asked)
         if name == "stop":
-            return f"{job.name} {job.stop(_WHO)}"
+            return f"{job.name} {job.stop(self._who)}"
         if name == "kill":
             assert isinstance(job, LocalJob)
             return _kill(job, str(asked.get("role")), _number(asked, "index", 0))

@@ -15,17 +15,17 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ..common.errors import EdlError, UsageError
-from ..jobs.job import Jobs, Status
+from ..jobs.job import Jobs
 from . import page_files
 from .actions import Actions
 from .asides import Asides
 from .feed import encode
 from .guard import Guard
+from .listing import JobList
 from .model import SCHEMA
 from .openapi import openapi
 from .watch import COMMENT_S, RETRY_MS, Watches
 
-_LIST_S = 1.0  # how old a list of jobs may be
 _LINES, _MOST_LINES = 500, 20_000
 _MOST_BODY = 1 << 14
 _ROLES = ("master", "worker", "server", "teacher")
@@ -51,7 +51,7 @@ class Dashboard:
         self._jobs = jobs
         self._actions = actions
         self._watches = Watches(jobs, Asides(jobs, prices), actions.on)
-        self._list = _List(jobs)
+        self._list = JobList(jobs)
         table: dict[str, Callable[[Request], Any]] = {
             "/": self.page,
             "/page/{name}": self.file,
@@ -101,7 +101,15 @@ class Dashboard:
         return _events(watch.messages(request.headers.get("last-event-id", "")))
 
     async def list_stream(self, _request: Request) -> Response:
-        return _events(self._list.messages())
+        return _events(self._list_messages())
+
+    async def _list_messages(self) -> AsyncIterator[str]:
+        yield f"retry: {RETRY_MS}\n\n"
+        async for found in self._list.changes(COMMENT_S):
+            if found is None:
+                yield ": still here\n\n"
+            else:
+                yield f"event: jobs\ndata: {encode({'schema': SCHEMA, 'jobs': found})}\n\n"
 
     async def logs(self, request: Request) -> Response:
         job = await asyncio.to_thread(self._jobs.find, request.path_params["job"])
@@ -129,44 +137,6 @@ class Dashboard:
         if asked.get("action") not in self._actions.on(job):
             return _told({"error": _not_allowed(self._actions.on(job))}, 403)
         return _told({"message": await asyncio.to_thread(self._actions.act, job, asked)})
-
-
-class _List:
-    """The list of jobs, asked for at most once a second however many look."""
-
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
-        self._at = float("-inf")
-        self._found: list[Status] = []
-        self._lock = asyncio.Lock()
-        self._over = asyncio.Event()
-
-    async def now(self) -> list[Status]:
-        loop = asyncio.get_running_loop()
-        async with self._lock:
-            if loop.time() - self._at >= _LIST_S:
-                self._found = await asyncio.to_thread(self._jobs.statuses)
-                self._at = loop.time()
-        return self._found
-
-    async def messages(self) -> AsyncIterator[str]:
-        """Yield the list whenever it is another."""
-        loop = asyncio.get_running_loop()
-        told, told_at = "", loop.time()
-        yield f"retry: {RETRY_MS}\n\n"
-        while not self._over.is_set():
-            text = encode({"schema": SCHEMA, "jobs": await self.now()})
-            if text != told:
-                told, told_at = text, loop.time()
-                yield f"event: jobs\ndata: {text}\n\n"
-            elif loop.time() - told_at >= COMMENT_S:
-                told_at = loop.time()
-                yield ": still here\n\n"
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), _LIST_S)
-
-    def close(self) -> None:
-        self._over.set()
 
 
 def _told(values: Any, code: int = 200) -> Response:

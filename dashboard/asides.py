@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.errors import EdlError, UsageError
 from ..jobs.job import Job, Jobs, Status
-from ..scheduler import bill, local
-from ..scheduler.prices import read
 
 if TYPE_CHECKING:
     from ..k8s.api import Api
@@ -64,6 +62,8 @@ class Asides:
 
     def _last_plan(self) -> dict[str, Any]:
         if self._api is None:
+            from ..scheduler import local  # with numpy, which nobody waits for at the start
+
             return local.last_plan()
         from ..scheduler import in_cluster  # with a client of Kubernetes
 
@@ -72,6 +72,9 @@ class Asides:
     def _cost(self, job: Job, status: Status) -> Aside | None:
         if not self._prices or status.get("usage") is None:
             return None
+        from ..scheduler import bill
+        from ..scheduler.prices import read
+
         try:
             used = bill.used(job, status)
             told = bill.row(used, read(self._prices, bill.kinds([used]), others=True))

@@ -19,7 +19,6 @@ from ..common.errors import EdlError, Unreachable, UsageError
 from ..jobs.history import Line, Reader
 from ..jobs.job import ENDED, Job, Status
 from ..jobs.local import LocalJob
-from ..master.remains import status_left
 from .asides import Asides, Found
 from .model import Model
 
@@ -51,6 +50,9 @@ class Source(Protocol):
     def run(self, tell: Callable[[Heard], None], over: threading.Event) -> None:
         """Tell whatever is new, until `over`."""
 
+    def close(self) -> None:
+        """Let go of the job. From any thread: a call that waits for news ends."""
+
 
 class LocalSource:
     """A job of this machine, in any condition."""
@@ -68,6 +70,8 @@ class LocalSource:
         try:
             while not over.is_set():
                 heard, pause_s = self.hear(_NEWER_S)
+                if over.is_set():  # what is heard while all is let go of is no news
+                    return
                 if heard.anew or heard.lines or heard.status != before:
                     tell(heard)
                     before = heard.status
@@ -100,9 +104,11 @@ class LocalSource:
                 return result, False
             if job.is_over() or job.address() is None:
                 return self._without_master(), False
-            if self._client is None:
-                self._client, self._revision = job.client(), 0
-            self._revision, status = self._client.status(self._revision, wait_s)
+            client = self._client  # which `close` may take away meanwhile
+            if client is None:
+                client = self._client = job.client()
+                self._revision = 0
+            self._revision, status = client.status(self._revision, wait_s)
             return status, True
         except Unreachable as error:
             self.close()
@@ -126,6 +132,8 @@ class LocalSource:
 
     def _dead(self, status: Status) -> Status:
         """Return the status of a job whose processes are gone, out of its journal, read once."""
+        from ..master.remains import status_left  # with much of a master, for a job that is dead
+
         journal = self._job.folder / paths.JOURNAL
         stamp = str([_identity(Path(f"{journal}{suffix}")) for suffix in ("", "-wal")])
         if self._left is None or self._left[0] != stamp:
@@ -139,10 +147,9 @@ class LocalSource:
         return {**left, **status, "message": f"{status['message']}{why}"}
 
     def close(self) -> None:
-        """Let go of the master."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
 class LookedAt:
@@ -160,6 +167,9 @@ class LookedAt:
                 tell(heard)
                 before = heard.status
             over.wait(self._every_s)
+
+    def close(self) -> None:
+        """Do nothing: a look waits for no news."""
 
     def hear(self) -> Heard:
         """Return what is heard now."""

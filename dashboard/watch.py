@@ -11,7 +11,7 @@ import dataclasses
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from ..jobs.job import Job, Jobs
 from .asides import Asides
@@ -47,7 +47,7 @@ class Watch:
         self._thread.start()
         self._ticks = asyncio.create_task(self._tick())
 
-    async def messages(self, last_id: str) -> AsyncIterator[str]:
+    async def messages(self, last_id: str) -> AsyncGenerator[str]:
         """Yield what a reader is sent, who had `last_id` as the last one."""
         self.readers += 1
         after = self.feed.known(last_id)
@@ -71,6 +71,7 @@ class Watch:
 
     async def close(self) -> None:
         self._over.set()
+        self._source.close()
         self.feed.wake()
         self._ticks.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -47,12 +47,18 @@ class Job(Protocol):
     def events(self) -> Report: ...
 
     def lines(
-        self, *, role: str | None, index: int | None, tail: int | None, follow: bool
+        self,
+        *,
+        role: str | None,
+        index: int | None,
+        tail: int | None,
+        follow: bool,
+        until: Callable[[], bool] | None = None,
     ) -> Iterator[str]:
         """Yield the lines of the job's logs. Raises UsageError where there is no such log.
 
         `role` is master, worker or server; `tail`: only the last of each log; `follow`: also what
-        comes until the job ends.
+        comes until the job ends, or until `until()`, which is asked now and then.
         """
 
     def stop(self, reason: str) -> str:

@@ -152,10 +152,12 @@ class LocalJob:
         index: int | None = None,
         tail: int | None = None,
         follow: bool = False,
+        until: Callable[[], bool] | None = None,
     ) -> Iterator[str]:
-        return logs.lines(
-            self.folder, self.is_over, role=role, index=index, tail=tail, follow=follow
-        )
+        def is_over() -> bool:
+            return (until is not None and until()) or self.is_over()
+
+        return logs.lines(self.folder, is_over, role=role, index=index, tail=tail, follow=follow)
 
     def stop(self, reason: str) -> str:
         """End the job in order, or at once where its master does not serve yet."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-_STYLES = {
+STYLES = {
     "done": "green",
     "failed": "red",
     "dead": "red",
@@ -72,7 +72,7 @@ def panel(status: Status) -> RenderableType:
     state = str(status.get("state", "?"))
     title = Text.assemble(
         f" edl {status.get('command') or 'job'} · {status.get('job_name', '?')} · ",
-        (state, _STYLES.get(state, "cyan")),
+        (state, STYLES.get(state, "cyan")),
         f" · {figures.duration(status.get('started_s_ago'))} ",
     )
     return Panel(Group(*parts), title=title, title_align="left", box=box.ROUNDED, padding=(0, 1))
@@ -148,7 +148,7 @@ def jobs_table(statuses: Sequence[Status], wide: bool = False) -> Table:
         rate, launched = status.get("records_per_s"), status.get("command") == "launch"
         made.add_row(
             str(status.get("job_name", "?")),
-            Text(state, style=_STYLES.get(state, "cyan")),
+            Text(state, style=STYLES.get(state, "cyan")),
             figures.percent(status),
             figures.epoch(status) or "-",
             f"{rate:,.0f}" if rate else "-",
@@ -215,7 +215,7 @@ def _replicas(status: Status) -> Table:
         age = replica.get("heartbeat_age_s")
         made.add_row(
             f"{role}-{replica.get('index', '?')}",
-            Text(state, style=_STYLES.get(state, "green")),
+            Text(state, style=STYLES.get(state, "green")),
             figures.or_dash(replica.get("task")),
             f"{rate:,.0f}" if rate else "-",
             figures.or_dash(replica.get("version")),
@@ -242,7 +242,7 @@ def _nodes(status: Status) -> Table:
         state = str(node["state"])
         made.add_row(
             f"node-{node['index']}",
-            Text(state, style=_STYLES.get(state, "green")),
+            Text(state, style=STYLES.get(state, "green")),
             figures.or_dash(node["rank"]),
             figures.or_dash(node["nproc"]),
             figures.or_dash(node["pid"]),

@@ -225,9 +225,15 @@ class ClusterJob:
         self.api.delete(top["kind"], top["metadata"]["name"], policy="Background")
 
     def lines(
-        self, *, role: str | None, index: int | None, tail: int | None, follow: bool
+        self,
+        *,
+        role: str | None,
+        index: int | None,
+        tail: int | None,
+        follow: bool,
+        until: Callable[[], bool] | None = None,
     ) -> Iterator[str]:
-        return logs.lines(self, role=role, index=index, tail=tail, follow=follow)
+        return logs.lines(self, role=role, index=index, tail=tail, follow=follow, until=until)
 
     def kinds(self, machines: Iterable[str]) -> dict[str, Kind]:
         """Return kind and market of these nodes, by name, where anybody still knows it."""

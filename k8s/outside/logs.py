@@ -7,7 +7,7 @@ are followed too, until the job is over and all is read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -32,17 +32,24 @@ class _Job(Protocol):
 
 
 def lines(
-    job: _Job, *, role: str | None, index: int | None, tail: int | None, follow: bool
+    job: _Job,
+    *,
+    role: str | None,
+    index: int | None,
+    tail: int | None,
+    follow: bool,
+    until: Callable[[], bool] | None = None,
 ) -> Iterator[str]:
     """Yield all lines, or the last `tail` of each pod, with its replica before them if several.
 
-    `follow`: also what comes until the job ends. Raises UsageError where there is no such pod.
+    `follow`: also what comes until the job ends, or until `until()`. Raises UsageError where there
+    is no such pod.
     """
     if index is not None and role is None:
         raise UsageError("--index needs --role: worker, server, teacher or master.")
     component = [names.COMPONENTS[role]] if role else []
     if follow:
-        yield from _Follower(job, component, index, tail).lines()
+        yield from _Follower(job, component, index, tail).lines(until)
         return
     chosen = [pod for pod in job.pods.found(*component) if _is_of(pod, index)]
     if not chosen:
@@ -71,8 +78,9 @@ class _Follower:
         self._lines: SimpleQueue[tuple[str, str | None]] = SimpleQueue()
         self._read: set[str] = set()  # uids of pods that have, or had, a thread
         self._reading = 0
+        self._closed = False  # nobody reads any more
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, until: Callable[[], bool] | None) -> Iterator[str]:
         changed: SimpleQueue[Object] = SimpleQueue()
 
         def tell(change: Change) -> None:
@@ -82,13 +90,14 @@ class _Follower:
         reflector = Reflector(self._job.api, "Pod", self._selector, tell)
         reflector.start()
         try:
-            while True:
+            while until is None or not until():
                 over = self._is_over()  # asked before reading: what was written before is read
                 self._begin(changed)
                 yield from self._fresh()
                 if over and not self._reading:
                     return
         finally:
+            self._closed = True
             reflector.close()
 
     def _is_over(self) -> bool:
@@ -132,6 +141,8 @@ class _Follower:
             for line in _split(
                 self._job.api.log(pod["metadata"]["name"], follow=True, tail=self._tail)
             ):
+                if self._closed:
+                    return
                 self._lines.put((replica, line))
         except EdlError as error:
             self._lines.put((replica, f"(its log broke off: {error})"))

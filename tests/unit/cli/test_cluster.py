@@ -431,7 +431,7 @@ def test_job_that_is_not_there_is_told_by_every_command(
     )
 
 
-@pytest.mark.parametrize("command", ["describe", "top", "suspend", "resume", "delete"])
+@pytest.mark.parametrize("command", ["describe", "suspend", "resume", "delete"])
 def test_command_of_clusters_alone_says_so(run: Run, ended: Any, command: str) -> None:
     ended("old", {"state": "done"})
 

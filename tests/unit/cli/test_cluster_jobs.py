@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from tools.apiserver import ApiServer
 from tools.clustered import NOW, add_pod, say, the_job, waiting, wanted
 
 from edl.k8s.outside import rights
+from edl.k8s.outside.job import ClusterJobs, connected
 
 Run = Callable[..., tuple[int, str, str]]
 AT = ("demo", "-n", "lab")
@@ -189,10 +191,21 @@ def test_events_of_a_local_job_are_the_masters(run: Run, ended: Any) -> None:
     assert (0, "0:01 worker-0 is here") == (code, lines(out)[0])
 
 
+def test_top_shows_a_job_of_a_cluster_as_one_of_this_machine(run: Run, demo: Run) -> None:
+    _, listed, _ = run("top", "-n", "lab")
+    _, told, _ = run("top", *AT)
+    _, found, _ = run("top", *AT, "-o", "json")
+
+    assert "demo running 60 % 2/3 1,930" in lines(listed)[3]
+    assert "worker-1 is lost: task 17 is leased again from position 128" in told
+    assert state(run) == json.loads(found)["status"]
+    assert ["scale", "stop", "suspend", "resume"] == json.loads(found)["actions"]
+
+
 def test_top_adds_up_what_pods_ask_for(run: Run, demo: Run, server: ApiServer) -> None:
     add_pod(server, "worker", 0)
 
-    code, out, _ = run("top", *AT)
+    code, out, _ = run("top", "--pods", *AT)
 
     assert 0 == code
     assert lines(out) == [
@@ -210,7 +223,7 @@ def test_top_has_what_pods_use_where_it_is_measured(run: Run, demo: Run, server:
     labels = server.pods()[0]["metadata"]["labels"]
     server.add("podmetrics", "edl-demo-master-0-abc", metadata={"labels": labels}, containers=usage)
 
-    _, out, _ = run("top", *AT)
+    _, out, _ = run("top", "--pods", *AT)
 
     assert lines(out)[:2] == [
         "pod cpu asked used memory asked used records/s",
@@ -227,6 +240,20 @@ def logged(demo: Run, server: ApiServer) -> None:
         name = add_pod(server, role, index)
         server.logs[name] = f"{role}{index} a\n{role}{index} b\n".encode()
     server.logs["edl-demo-master-0-abc"] = b"m a\nm b"
+
+
+@pytest.mark.usefixtures("logged")
+def test_a_log_is_followed_until_nobody_reads_it() -> None:
+    with connected("lab") as api:
+        job = ClusterJobs(api).find("demo")
+        asked: Any = {"role": "worker", "index": 0, "tail": None, "follow": True}
+        over = threading.Event()
+        lines = job.lines(**asked, until=over.is_set)
+
+        assert ["worker0 a", "worker0 b"] == [next(lines), next(lines)]
+        over.set()
+        assert [] == list(lines)
+        assert [] == list(job.lines(**asked, until=lambda: True))
 
 
 @pytest.mark.usefixtures("logged")

@@ -1,0 +1,1 @@
+"""Jobs in a terminal, of the same snapshots as the page."""
