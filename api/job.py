@@ -176,6 +176,14 @@ class Job:
         with self._found() as (_, job):
             job.scale(workers, ps, least, 0 if most == least else most)
 
+    def checkpoint(self, timeout: float | None = None) -> str:
+        """Have a checkpoint of now written, while training goes on; return where it is.
+
+        Raises JobError where there can be none, TimeoutError after `timeout` seconds.
+        """
+        with self._found() as (_, job):
+            return job.checkpoint(float("inf") if timeout is None else timeout)
+
     def stop(self) -> str:
         """End it in order, with a checkpoint; return what happens now."""
         with self._found() as (_, job):

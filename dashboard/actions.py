@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ..k8s.outside.job import ClusterJob
 
 _WHO = "the dashboard"
+_ANYWHERE = ("scale", "checkpoint", "stop")
+_WRITTEN_S = 20.0  # then the page is told to look at the events
 _ROWS = {"worker": "workers", "server": "servers", "teacher": "teachers"}
 
 
@@ -30,8 +32,8 @@ class Actions:
         if not self._allowed:
             return ()
         if isinstance(job, LocalJob):
-            return ("scale", "stop", "kill") if self._demo else ("scale", "stop")
-        return ("scale", "stop", "suspend", "resume")
+            return (*_ANYWHERE, "kill") if self._demo else _ANYWHERE
+        return (*_ANYWHERE, "suspend", "resume")
 
     def act(self, job: Job, asked: Mapping[str, Any]) -> str:
         """Do what is asked; return what happens, in words. Raises EdlError, UsageError."""
@@ -41,6 +43,8 @@ class Actions:
             raise UsageError(f"The dashboard may not {name or 'do that'}; it may: {there}.")
         if name == "scale":
             return _scale(job, asked)
+        if name == "checkpoint":
+            return f"{job.name}: {job.checkpoint(_WRITTEN_S)} is written"
         if name == "stop":
             return f"{job.name} {job.stop(_WHO)}"
         if name == "kill":
