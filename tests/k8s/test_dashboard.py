@@ -1,4 +1,4 @@
-"""The dashboard's component in a real cluster: who has the token sees a job, and nothing is done."""
+"""The dashboard's component in a real cluster: who has the token sees a job, and no more."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_dashboard_shows_a_job_to_whoever_has_its_token_and_changes_nothing(
         "pods", lambda pods: next((n for n in pods if n.startswith("edl-dashboard")), None)
     )
 
-    line = namespace.wait_log(pod, "found ", within_s=90.0)
+    line = namespace.wait_log(pod, "found ", container="asker", within_s=90.0)
 
     found = json.loads(line.partition("found ")[2])
     assert (401, 401, True) == (found["nobody"], found["wrong"], found["page"])
@@ -105,8 +105,7 @@ def test_the_dashboard_shows_a_job_to_whoever_has_its_token_and_changes_nothing(
         ("DELETE", "pods", "edl-demo-master-0"),
         ("GET", "secrets", "edl-dashboard"),
     ):
+        where, body = path_of(resource, namespace.name, name), {} if method == "PATCH" else None
         with pytest.raises(ApiError) as refused:
-            merge = "application/merge-patch+json"
-            where = path_of(resource, namespace.name, name)
-            api.call(method, where, {} if method == "PATCH" else None, content_type=merge)
+            api.call(method, where, body, content_type="application/merge-patch+json")
         assert 403 == refused.value.code

@@ -1,4 +1,4 @@
-"""Checkpoints that somebody asks for: of now, once for a question, and never in the way of others."""
+"""Checkpoints that somebody asks for: of now, once for a question, in nobody else's way."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_jobs_that_have_no_checkpoint_say_so(start):
 
 
 def test_a_job_that_is_over_names_its_last_checkpoint(start, tmp_path):
-    job, worker, task = at_work(start, tmp_path)
+    job, _worker, _task = at_work(start, tmp_path)
     where = job.cli.checkpoint()
     requested = job.master.course.requested
 
