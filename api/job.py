@@ -154,15 +154,10 @@ class Job:
         code = int(status.get("exit_code") or JobError.exit_code)
         if code == UsageError.exit_code and "records_done" not in status:
             return UsageError(reason)  # nothing has begun, as of `edl train`
-        return JobFailed(self._where(), reason, code, _last_words(self))
-
-    def _where(self) -> str:
-        """Return the name with the flags by which a command finds the job."""
-        try:
-            with self._found() as (_, job):
-                return job.where
-        except EdlError:
-            return self.name  # it is gone meanwhile
+        where = self.name  # with the flags by which a command finds it, unless it is gone meanwhile
+        with contextlib.suppress(EdlError), self._found() as (_, found):
+            where = found.where
+        return JobFailed(where, reason, code, _last_words(self))
 
     # -- what is done to it
 
