@@ -123,6 +123,9 @@ def test_a_job_is_watched_while_a_worker_is_killed_and_shown_from_its_folder_aft
     assert ["server-0", "server-1"] == [shard["name"] for shard in at_work["shards"]]
     assert all(shard["nbytes"] > 0 for shard in at_work["shards"])
     assert at_work["live"]
+    used = shown["goodput"]
+    assert 0 < used["waiting_servers"] < used["useful"] + used["waiting_servers"] + used["idle"]
+    assert 0 <= used["waiting_data"]
 
     out = tmp_path / "it.html"
     arguments = [sys.executable, "-m", "edl", "dashboard", "--from", folder, "--export", out]

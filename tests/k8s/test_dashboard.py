@@ -14,7 +14,7 @@ from tools.kube_objects import IMAGE, make_pod
 from edl.k8s import names, objects
 
 COMPONENT = Path(ROOT) / "k8s" / "manifests" / "dashboard"
-TOKEN = "of-the-secret"
+TOKEN = "of-the-dashboards-secret"
 # In the dashboard's own pod, whose loopback is where `kubectl port-forward` comes out.
 ASK = """
 import json, sys, time, urllib.error, urllib.request

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +26,22 @@ TYPES = {
 }
 
 
+class _Server(ThreadingHTTPServer):
+    """A server that knows its connections: a browser opens some that it may never use."""
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.connections: set[Any] = set()
+        super().__init__(("127.0.0.1", 0), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.discard(request)
+        super().shutdown_request(request)
+
+
 class PageServer:
     """The page and the jobs that were put in, at `url`."""
 
@@ -38,8 +55,8 @@ class PageServer:
         self._number = 0
         self._listeners: list[tuple[str, SimpleQueue[bytes | None]]] = []
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = False
+        self._server = _Server(self._handler())
+        self._server.daemon_threads = False  # close joins them
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, name="page-server"
         )
@@ -59,6 +76,15 @@ class PageServer:
     def push_jobs(self) -> None:
         self._send("", "jobs", self._listed())
 
+    def forget(self) -> None:
+        """Be as new: without jobs, and without whoever has listened."""
+        self.cut()
+        for connection in [*self._server.connections]:
+            with contextlib.suppress(OSError):  # it is closed by now
+                connection.shutdown(socket.SHUT_RDWR)
+        self.jobs, self.logs, self.posted, self.refuses = {}, {}, [], None
+        self.is_down, self.streams = False, 0
+
     def cut(self) -> None:
         """End all streams and refuse others, until `is_down` is false again."""
         self.is_down = True
@@ -67,7 +93,7 @@ class PageServer:
                 queue.put(None)
 
     def close(self) -> None:
-        self.cut()
+        self.forget()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()  # which joins the threads of requests
@@ -130,7 +156,9 @@ class PageServer:
             content = content.replace(
                 b'"edl-csrf" content=""', f'"edl-csrf" content="{CSRF}"'.encode()
             )
-        _answer(request, 200, content, f"{TYPES[Path(name).suffix]}; charset=utf-8")
+        # A browser keeps the modules from test to test: what is tested is what they do.
+        keep = "no-store" if name == "index.html" else "max-age=3600"
+        _answer(request, 200, content, f"{TYPES[Path(name).suffix]}; charset=utf-8", keep)
 
     def _stream(
         self, request: BaseHTTPRequestHandler, job: str, name: str, first: dict[str, Any]
@@ -160,16 +188,22 @@ class PageServer:
             _answer(request, 200, json.dumps({"message": f"{body['action']}: asked for"}).encode())
 
 
-def _head(request: BaseHTTPRequestHandler, code: int, kind: str) -> None:
+def _head(
+    request: BaseHTTPRequestHandler, code: int, kind: str, keep: str = "no-store"
+) -> None:
     request.send_response(code)
     request.send_header("Content-Type", kind)
     request.send_header("Content-Security-Policy", CSP)
-    request.send_header("Cache-Control", "no-store")
+    request.send_header("Cache-Control", keep)
     request.end_headers()
 
 
 def _answer(
-    request: BaseHTTPRequestHandler, code: int, content: bytes, kind: str = "application/json"
+    request: BaseHTTPRequestHandler,
+    code: int,
+    content: bytes,
+    kind: str = "application/json",
+    keep: str = "no-store",
 ) -> None:
-    _head(request, code, kind)
+    _head(request, code, kind, keep)
     request.wfile.write(content)
