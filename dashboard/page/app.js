@@ -102,7 +102,7 @@ function jobView(job, saved) {
   }
 
   const timer = setInterval(tick, TICK_MS);
-  const sizes = new ResizeObserver(() => panels.forEach((panel) => (panel.resized || panel.lay)?.()));
+  const sizes = new ResizeObserver(() => panels.forEach((panel) => panel.resized?.()));
   sizes.observe(element);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const themed = () => panels.forEach((panel) => panel.themed?.());
