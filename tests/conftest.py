@@ -24,6 +24,8 @@ _WARM = contextlib.ExitStack()
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Share one nursery among the jobs of all tests, where several processes test."""
     config = session.config
+    if str(config.getoption("markexpr", "")).startswith("ui"):
+        return  # the page alone: no job runs
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         _WARM.enter_context(warm_nursery.running())
 

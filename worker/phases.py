@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager
+from typing import TypeVar
 
 DATA, COMPUTE, PULL, PUSH = "data", "compute", "pull", "push"
 SERVERS, WORK = "servers", "work"  # causes of waits, as is DATA
+Answer = TypeVar("Answer")
 
 
 class Phases:
@@ -86,10 +87,12 @@ class Waits:
         if cause in self._waited_s:
             self._waited_s[cause] += self._clock() - began
 
-    def on_answer(self, answer: Future[Any] | None) -> AbstractContextManager[None]:
-        """Count the block as a wait for servers, unless their answer is there already."""
-        there = answer is not None and answer.done()
-        return nullcontext() if there else self.on(SERVERS)
+    def answer(self, answer: Future[Answer]) -> Answer:
+        """Return the servers' answer, and count the wait unless it is there already."""
+        if answer.done():  # as nearly always: that costs a step next to nothing
+            return answer.result()
+        with self.on(SERVERS):
+            return answer.result()
 
     def scalars(self) -> dict[str, float]:
         """Return the sums, for a heartbeat."""

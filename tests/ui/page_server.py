@@ -188,9 +188,7 @@ class PageServer:
             _answer(request, 200, json.dumps({"message": f"{body['action']}: asked for"}).encode())
 
 
-def _head(
-    request: BaseHTTPRequestHandler, code: int, kind: str, keep: str = "no-store"
-) -> None:
+def _head(request: BaseHTTPRequestHandler, code: int, kind: str, keep: str = "no-store") -> None:
     request.send_response(code)
     request.send_header("Content-Type", kind)
     request.send_header("Content-Security-Policy", CSP)

@@ -258,8 +258,8 @@ class Worker:
         ahead, batch.pulled = batch.pulled, None  # a second try of the span must pull afresh
         unique = batch.prepared or {}
         faults.point("worker.pull")
-        with self.status.waits.on_answer(ahead):
-            pulled = self._trainer.begin(unique, ahead.result() if ahead is not None else None)
+        with self.status.waits.on(SERVERS) if ahead is None else contextlib.nullcontext():
+            pulled = self._trainer.begin(unique, ahead and self.status.waits.answer(ahead))
         if self._pull_ahead:
             following = self._stream.peek()
             if isinstance(following, Batch) and following.lease.task.kind == pb.TRAIN:
@@ -296,8 +296,7 @@ class Worker:
         while len(self._pending) > window:
             push = self._pending.popleft()
             try:
-                with self.status.waits.on_answer(push.result):
-                    result = push.result.result()
+                result = self.status.waits.answer(push.result)
                 self._acknowledge(push.batch, push.gradients, result, push.alone)
             except SpanError as error:
                 self._fail(push.batch.lease, error)
