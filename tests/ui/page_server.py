@@ -27,7 +27,7 @@ TYPES = {
 
 
 class _Server(ThreadingHTTPServer):
-    """A server that knows its connections: a browser opens some that it may never use."""
+    """A server that knows its connections, which a browser keeps from test to test."""
 
     def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
         self.connections: set[Any] = set()
@@ -79,9 +79,6 @@ class PageServer:
     def forget(self) -> None:
         """Be as new: without jobs, and without whoever has listened."""
         self.cut()
-        for connection in [*self._server.connections]:
-            with contextlib.suppress(OSError):  # it is closed by now
-                connection.shutdown(socket.SHUT_RDWR)
         self.jobs, self.logs, self.posted, self.refuses = {}, {}, [], None
         self.is_down, self.streams = False, 0
 
@@ -93,7 +90,10 @@ class PageServer:
                 queue.put(None)
 
     def close(self) -> None:
-        self.forget()
+        self.cut()
+        for connection in [*self._server.connections]:
+            with contextlib.suppress(OSError):  # it is closed by now
+                connection.shutdown(socket.SHUT_RDWR)
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()  # which joins the threads of requests
@@ -114,6 +114,9 @@ class PageServer:
         server = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"  # one line for a page's dozen modules
+            disable_nagle_algorithm = True
+
             def do_GET(self) -> None:
                 # The page may go away in the midst of an answer.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -168,7 +171,8 @@ class PageServer:
             self.streams += 1
             queue.put(f"retry: 200\nevent: {name}\ndata: {json.dumps(first)}\n\n".encode())
             self._listeners.append((job, queue))
-        _head(request, 200, "text/event-stream")
+        request.close_connection = True
+        _head(request, 200, "text/event-stream", Connection="close")
         try:
             while (message := queue.get()) is not None:
                 request.wfile.write(message)
@@ -188,11 +192,12 @@ class PageServer:
             _answer(request, 200, json.dumps({"message": f"{body['action']}: asked for"}).encode())
 
 
-def _head(request: BaseHTTPRequestHandler, code: int, kind: str, keep: str = "no-store") -> None:
+def _head(request: BaseHTTPRequestHandler, code: int, kind: str, **more: str) -> None:
     request.send_response(code)
     request.send_header("Content-Type", kind)
     request.send_header("Content-Security-Policy", CSP)
-    request.send_header("Cache-Control", keep)
+    for name, value in {"Cache-Control": "no-store", **more}.items():
+        request.send_header(name.replace("_", "-"), value)
     request.end_headers()
 
 
@@ -203,5 +208,5 @@ def _answer(
     kind: str = "application/json",
     keep: str = "no-store",
 ) -> None:
-    _head(request, code, kind, keep)
+    _head(request, code, kind, Content_Length=str(len(content)), **{"Cache-Control": keep})
     request.wfile.write(content)
