@@ -70,7 +70,8 @@ $(VENV)/.ui: $(VENV)/.installed
 	touch $@
 
 test-ui: $(VENV)/.ui ## Test the dashboard's page in a browser (apt-get install chromium nodejs npm)
-	EDL_AXE=$(VENV)/axe/package/axe.min.js $(BIN)/python -m pytest -q -rs -m "ui and not slow" -n 2 --dist worksteal $(AGAIN) $(or $(TESTS),tests/ui)
+	EDL_AXE=$(VENV)/axe/package/axe.min.js $(BIN)/python -m pytest -q -rs -m "ui and not slow" \
+		-n 2 --dist worksteal $(AGAIN) $(or $(TESTS),tests/ui)
 
 lint: $(VENV)/.installed ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

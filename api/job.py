@@ -154,15 +154,10 @@ class Job:
         code = int(status.get("exit_code") or JobError.exit_code)
         if code == UsageError.exit_code and "records_done" not in status:
             return UsageError(reason)  # nothing has begun, as of `edl train`
-        return JobFailed(self._where(), reason, code, _last_words(self))
-
-    def _where(self) -> str:
-        """Return the name with the flags by which a command finds the job."""
-        try:
-            with self._found() as (_, job):
-                return job.where
-        except EdlError:
-            return self.name  # it is gone meanwhile
+        where = self.name  # with the flags by which a command finds it, unless it is gone meanwhile
+        with contextlib.suppress(EdlError), self._found() as (_, found):
+            where = found.where
+        return JobFailed(where, reason, code, _last_words(self))
 
     # -- what is done to it
 
@@ -175,6 +170,14 @@ class Job:
         least, most = teachers if isinstance(teachers, tuple) else (teachers, 0)
         with self._found() as (_, job):
             job.scale(workers, ps, least, 0 if most == least else most)
+
+    def checkpoint(self, timeout: float | None = None) -> str:
+        """Have a checkpoint of now written, while training goes on; return where it is.
+
+        Raises JobError where there can be none, TimeoutError after `timeout` seconds.
+        """
+        with self._found() as (_, job):
+            return job.checkpoint(float("inf") if timeout is None else timeout)
 
     def stop(self) -> str:
         """End it in order, with a checkpoint; return what happens now."""

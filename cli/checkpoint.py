@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..common.errors import CheckpointError, UsageError
+from ..common.values import seconds
 from .output import Function, is_drawn, outputs, print_report
-from .place import complete_jobs
+from .place import complete_jobs, place, where
 
 if TYPE_CHECKING:
     from ..serve.checkpoint import Checkpoint
@@ -39,11 +40,30 @@ def _opened(*names: str, checksums: bool = True) -> Iterator[list[Checkpoint]]:
 
 @click.group()
 def checkpoint() -> None:
-    """Checkpoints: show one, read its rows, compare two, convert one to files and back.
+    """Checkpoints: have one written now, show one, compare two, convert one to files and back.
 
     CHECKPOINT is a folder version-..., a folder of such (the newest that is whole is taken), or a
     job's name or folder.
     """
+
+
+@checkpoint.command()
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@click.option(
+    "--timeout", default="10m", show_default=True, metavar="TIME", help="Wait at most so long."
+)
+@where
+def write(job: str | None, timeout: str, runtime: str, namespace: str) -> None:
+    """Have a job write a checkpoint of now, wait for it, and print where it is.
+
+    Training goes on meanwhile. Exit code 1 where there can be none, or not in time.
+    """
+    try:
+        timeout_s = seconds(timeout)
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}.") from error
+    with place(runtime, namespace) as jobs:
+        click.echo(jobs.find(job).checkpoint(timeout_s))
 
 
 @checkpoint.command()

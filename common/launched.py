@@ -18,6 +18,7 @@ from .settings import JobSettings
 from .values import bounds, seconds
 
 COMMAND = "launch"
+SAVES_ITSELF = "a script saves its checkpoints by itself: nobody else knows its state"
 # What of a job's settings is of a script's job too, besides those of the cluster.
 _SHARED = {
     "job_name",

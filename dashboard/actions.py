@@ -14,6 +14,8 @@ from ..jobs.local import LocalJob
 if TYPE_CHECKING:
     from ..k8s.outside.job import ClusterJob
 
+_ANYWHERE = ("scale", "checkpoint", "stop")
+_WRITTEN_S = 20.0  # then the page is told to look at the events
 _ROWS = {"worker": "workers", "server": "servers", "teacher": "teachers"}
 
 
@@ -33,8 +35,8 @@ class Actions:
         if not self._allowed:
             return ()
         if isinstance(job, LocalJob):
-            return ("scale", "stop", "kill") if self._demo else ("scale", "stop")
-        return ("scale", "stop", "suspend", "resume")
+            return (*_ANYWHERE, "kill") if self._demo else _ANYWHERE
+        return (*_ANYWHERE, "suspend", "resume")
 
     def act(self, job: Job, asked: Mapping[str, Any]) -> str:
         """Do what is asked; return what happens, in words. Raises EdlError, UsageError."""
@@ -44,6 +46,8 @@ class Actions:
             raise UsageError(f"The dashboard may not {name or 'do that'}; it may: {there}.")
         if name == "scale":
             return _scale(job, asked)
+        if name == "checkpoint":
+            return f"{job.name}: {job.checkpoint(_WRITTEN_S)} is written"
         if name == "stop":
             return f"{job.name} {job.stop(self._who)}"
         if name == "kill":

@@ -154,10 +154,11 @@ def goodput(status: Status) -> dict[str, float]:
     names = ("useful_s", "useful"), ("recompute_s", "recomputed"), ("start_s", "starting")
     sums = {to: sum(float(m.get(of) or 0.0) for m in machines) for of, to in names}
     sums["idle"] = sum(float(machine.get("idle_s") or 0.0) for machine in machines)
-    share = float((status.get("teaching") or {}).get("wait_share") or 0.0)
-    if share:
-        sums["waiting_teachers"] = sums["useful"] * share
-        sums["useful"] -= sums["waiting_teachers"]
+    for cause in ("data", "servers", "teachers"):
+        told = [float(m[name]) for m in machines if (name := f"waited_{cause}_s") in m]
+        if told:
+            sums[f"waiting_{cause}"] = min(sum(told), sums["useful"])
+            sums["useful"] -= sums[f"waiting_{cause}"]
     return {name: round(value, 1) for name, value in sums.items()} if machines else {}
 
 

@@ -64,6 +64,12 @@ class Job(Protocol):
     def stop(self, reason: str) -> str:
         """End the job in order; return what happens now, for the user."""
 
+    def checkpoint(self, timeout_s: float) -> str:
+        """Have a checkpoint of now written, while training goes on; return where it is.
+
+        Raises JobError where there can be none, TooLate where it is not there in time.
+        """
+
     def fetch(
         self, path: str, dest: str, force: bool, say: Callable[[str], None]
     ) -> tuple[str, int]:

@@ -23,6 +23,7 @@ from ..common.foreign import must_be, parse, read_plain
 from ..common.identity import Identity
 from . import logs, transfer, view
 from .job import INTERRUPTED, Kind, Report, Status
+from .wait import not_written
 
 if TYPE_CHECKING:
     import psutil
@@ -174,6 +175,14 @@ class LocalJob:
         return (
             f"is stopping{last}: `edl status {self.name}` shows when it has, and what it waits for."
         )
+
+    def checkpoint(self, timeout_s: float) -> str:
+        self.check_running()
+        with contextlib.closing(self.client()) as client:
+            written = client.checkpoint(timeout_s)
+        if not written:
+            raise not_written(timeout_s)
+        return written
 
     def fetch(
         self, path: str, dest: str, force: bool, _say: Callable[[str], None]

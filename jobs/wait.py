@@ -15,6 +15,14 @@ class TooLate(JobError, TimeoutError):
     """What was waited for has not come in time."""
 
 
+def not_written(timeout_s: float) -> TooLate:
+    """Return the error of a checkpoint that is not there in time."""
+    return TooLate(
+        f"The checkpoint is not written after {timeout_s:g} s; it still may be: the job's events "
+        "tell what it waits for."
+    )
+
+
 def wait(look: Callable[[], Status | None], goal: str, timeout_s: float, pause_s: float) -> Status:
     """Look until the job is running, suspended, done, failed, ended or deleted; return its status.
 

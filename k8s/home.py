@@ -155,10 +155,12 @@ class Home:
         scale: Callable[[int, int, int, int], Any],
         stop: Callable[[str], Any],
         fence: Callable[[str], None],
+        checkpoint: Callable[[str], Any] = lambda _question: None,
     ) -> None:
         """Do what is wanted from now on, and keep the lease.
 
         `scale(workers, servers, teachers, most teachers)`: 0 servers are as many as there are.
+        `checkpoint` is told each question for one, perhaps once more.
         """
         self._leadership.keep(fence)
         told: tuple[int, ...] | None = None  # the journal may remember others: told in any case
@@ -172,12 +174,15 @@ class Home:
                 others = (int(wanted.get(name, 0)) for name in _OTHERS)
                 numbers = int(wanted["num_workers"]), *others
                 reason = str(wanted["stop"])
+                questions = [str(each) for each in wanted.get("checkpoints") or []]
             except (KeyError, TypeError, ValueError) as error:
                 log.error("%s cannot be read: %r: it is left alone", objects.WANTED, error)
                 return
             if numbers != told:
                 told = numbers
                 scale(*numbers)
+            for question in questions:
+                checkpoint(question)
             if reason:
                 stop(reason)
 

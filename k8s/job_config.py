@@ -47,8 +47,9 @@ def changes(
     data = config["data"]
     parts: dict[str, str] = {}
     said = _parsed(data.get(objects.WANTED))
-    asked = objects.wanted(wanted.settings, str(said.get("stop") or ""))
-    if any(said.get(name, 0) != value for name, value in asked.items()):
+    questions = said.get("checkpoints") or []
+    asked = objects.wanted(wanted.settings, str(said.get("stop") or ""), questions)
+    if any((said.get(name) or type(value)()) != value for name, value in asked.items()):
         parts[objects.WANTED] = json.dumps(asked)
     if whole:
         now = dataclasses.replace(now, resume=_resume(now, spec, wanted, told))

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import posixpath
+from collections.abc import Sequence
 from typing import Any
 
 from ..common.identity import Identity
@@ -48,10 +49,12 @@ def config(settings: JobSettings, templates: dict[str, Object]) -> Object:
     return made
 
 
-def wanted(settings: JobSettings, stop: str = "") -> dict[str, Any]:
+def wanted(
+    settings: JobSettings, stop: str = "", checkpoints: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the user's wish for a job that runs: so many replicas, or its end (and why).
 
-    `num_ps` 0: as many servers as there are.
+    `num_ps` 0: as many servers as there are. `checkpoints`: the ids of questions for one.
     """
     return {
         "num_workers": settings.num_workers,
@@ -59,6 +62,7 @@ def wanted(settings: JobSettings, stop: str = "") -> dict[str, Any]:
         "num_ps": servers_wanted(settings),
         "num_teachers": settings.num_teachers,
         "max_teachers": settings.max_teachers,
+        "checkpoints": list(checkpoints),
     }
 
 

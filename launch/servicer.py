@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import grpc
 
+from ..common import launched
 from ..common.errors import EdlError, UsageError
 from ..proto import master_pb2, master_pb2_grpc, rendezvous_pb2_grpc
 from ..proto import rendezvous_pb2 as pb
@@ -123,6 +124,11 @@ class LookServicer(master_pb2_grpc.MasterServicer):
     ) -> master_pb2.StopReply:
         _ask(lambda: self._coordinator.stop(request.reason), context)
         return master_pb2.StopReply()
+
+    def Checkpoint(
+        self, _request: master_pb2.CheckpointRequest, _context: grpc.ServicerContext
+    ) -> master_pb2.CheckpointReply:
+        return master_pb2.CheckpointReply(refused=launched.SAVES_ITSELF)
 
     def Scale(
         self, request: master_pb2.ScaleRequest, context: grpc.ServicerContext

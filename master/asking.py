@@ -18,6 +18,7 @@ Answer = TypeVar("Answer")
 
 # What who waits for an answer waits for.
 TASK, SERVERS, ROUND, TEACHERS = "task", "servers", "round", "teachers"
+CHECKPOINT = "checkpoint"
 
 
 class Asking:
@@ -90,7 +91,8 @@ class Asking:
         version = self._group.server_map.version
         newer, self._asked_servers = version > self._asked_servers, version
         self._parking.settle(SERVERS, lambda: newer, self._give)
-        self._parking.settle(ROUND, lambda: True, self._give)
+        for topic in (ROUND, CHECKPOINT):
+            self._parking.settle(topic, lambda: True, self._give)
         version = self._teachers()
         others, self._asked_teachers = version > self._asked_teachers, version
         self._parking.settle(TEACHERS, lambda: others, self._give)

@@ -36,7 +36,7 @@ class Checkpoints:
     def __init__(self, core: Core, group: Group, judges: Judges) -> None:
         self._core, self._group, self._judges = core, group, judges
         self._settings, self._loop = core.settings, core.loop
-        self._busy = False
+        self.busy = False  # one is being written
         self._kept: tuple[int, dict[str, Any]] | None = None  # what the last one holds
         self.unkept = ""  # why the best is not what is kept as such
 
@@ -70,19 +70,19 @@ class Checkpoints:
 
     # -- the newest
 
-    def write(self, last: bool = False) -> Script[None]:
-        """Write a checkpoint.
+    def write(self, last: bool = False) -> Script[str]:
+        """Write a checkpoint; return why there is none, "": there is.
 
         last: the one that nothing follows; the others may fail, and training goes on.
         """
-        yield lambda: not self._busy
-        self._busy = True
+        yield lambda: not self.busy
+        self.busy = True
         try:
             while True:
                 version = self._group.version
                 try:
                     yield from self._write_newest()
-                    return
+                    return ""
                 except (OSError, EdlError) as error:
                     if version != self._group.version:
                         continue  # a server that held the cut was replaced: another cut
@@ -91,9 +91,9 @@ class Checkpoints:
                         self._core.fail(f"{text}; {self._core.how_to_go_on()}")
                     else:
                         self._core.tell(f"{text}; training goes on")
-                    return
+                    return text
         finally:
-            self._busy = False
+            self.busy = False
 
     def _write_newest(self) -> Script[None]:
         cut, books = yield from self._group.cuts.take()
@@ -183,8 +183,8 @@ class Checkpoints:
             return True
         value, kept = judge.of(evaluation.metrics or {}), ""
         if judge.is_better(value):
-            yield lambda: not self._busy
-            self._busy = True
+            yield lambda: not self.busy
+            self.busy = True
             version = self._group.version
             try:
                 kept = str((yield from self._write_best(cut, books)))
@@ -200,7 +200,7 @@ class Checkpoints:
                 self._core.tell(f"{self.unkept}; training goes on")
                 return True  # what is kept stays the best, until another is better than that
             finally:
-                self._busy = False
+                self.busy = False
         judge.count(value, evaluation.version, evaluation.epoch, kept)
         if kept:
             self._show_best(judge)

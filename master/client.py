@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -294,6 +296,21 @@ class MasterClient(Line):
         if reply.refused:
             raise JobError(reply.refused)
         return int(reply.previous)
+
+    def checkpoint(self, timeout_s: float = float("inf"), poll_s: float = 10.0) -> str:
+        """Have a checkpoint of now written; return where it is, "": not yet, after `timeout_s`.
+
+        Raises JobError where there can be none.
+        """
+        request = pb.CheckpointRequest(request_id=uuid.uuid4().hex)
+        give_up = time.monotonic() + timeout_s
+        while True:
+            request.wait_s = max(0.0, min(poll_s, give_up - time.monotonic()))
+            reply: pb.CheckpointReply = self._call("Checkpoint", request, request.wait_s)
+            if reply.refused:
+                raise JobError(reply.refused)
+            if not reply.pending or time.monotonic() >= give_up:
+                return str(reply.checkpoint)
 
     def stop(self, reason: str = "") -> None:
         """Drain the workers, write a checkpoint if the job has a place for one, end."""

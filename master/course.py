@@ -25,6 +25,7 @@ from .groups.group import Group
 from .groups.server_cuts import ServerCuts
 from .groups.servers import Cut
 from .judge import Judges
+from .requested import Requested
 
 _END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
 _TRAIN_END = "train-end"
@@ -66,6 +67,7 @@ class Course:
         self._due: list[int] = []  # epochs of the evaluations that run, their cuts included
         self._judges = judges
         self.checkpoints = Checkpoints(core, group, judges)
+        self.requested = Requested(core, group, self.checkpoints)
         self._deltas = _deltas_of(core, group)
 
     @property
@@ -188,7 +190,7 @@ class Course:
             if version == self._group.version and self._queue.epochs_done(epochs):
                 return version
 
-    def _periodically(self, steps: int, action: Callable[[], Script[None]]) -> Script[None]:
+    def _periodically(self, steps: int, action: Callable[[], Script[object]]) -> Script[None]:
         """Run `action` whenever the version passes a multiple of `steps`, until training ends."""
         if not steps:
             return

@@ -16,7 +16,7 @@ from typing import TypeVar
 from ..common import faults
 from ..proto import master_pb2 as pb
 from . import servers_change
-from .asking import ROUND, SERVERS, TASK, TEACHERS, Asking
+from .asking import CHECKPOINT, ROUND, SERVERS, TASK, TEACHERS, Asking
 from .books.decisions import Done, Failed, HandBack
 from .books.task import Failure, Task
 from .core import Core
@@ -137,6 +137,16 @@ class Front:
             return pb.ScaleReply(previous=self._processes.scale(workers))
 
         return self._asking.ask(scale)
+
+    def checkpoint(self, request_id: str, wait_s: float) -> Future[pb.CheckpointReply]:
+        requested = self._course.requested
+        return self._asking.ask_and_wait(
+            CHECKPOINT,
+            lambda: requested.answer(request_id),
+            lambda: pb.CheckpointReply(pending=True),
+            wait_s,
+            lambda: requested.ask(request_id),
+        )
 
     def stop(self, reason: str) -> Future[pb.StopReply]:
         def stop() -> pb.StopReply:

@@ -82,7 +82,7 @@ class PodHome:
                 request.num_teachers, request.max_teachers = teachers, most
             front.scale(request)
 
-        self._pod.serve(scale, front.stop, master.fence)
+        self._pod.serve(scale, front.stop, master.fence, lambda each: front.checkpoint(each, 0.0))
         end_with_pod(master)
 
     def start_runtime(self, report: OnReport, _address: str) -> Runtime:

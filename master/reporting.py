@@ -14,6 +14,7 @@ from .membership import DRAINING, SERVER, TEACHER, WORKER, Member
 from .recorder import Spent
 from .servers_fit import ServersFit
 
+_CAUSES = "data", "servers", "teachers"  # of waits
 _IDLE = ("", "starting", DRAINING)  # states of those who do not work yet, or no more
 
 
@@ -54,6 +55,7 @@ class Reporter:
             records_done,
             [(worker.host, worker.state) for worker in core.members.of(WORKER)],
             [each.host for each in others],
+            [(each.host, each.incarnation, _waited(each)) for each in core.members.of(WORKER)],
         )
         return core.machines.usage()
 
@@ -100,6 +102,12 @@ class Reporter:
         minibatch = told.get("round_minibatch", self._core.settings.minibatch_size)
         nodes = len({member.host for member in workers})
         return Configuration(len(servers), len(workers), nodes, int(minibatch))
+
+
+def _waited(worker: Member) -> dict[str, float]:
+    """Return the seconds that a worker has waited, by cause, of those that it measures."""
+    told = {cause: worker.scalars.get(f"waited_{cause}_s") for cause in _CAUSES}
+    return {cause: seconds for cause, seconds in told.items() if seconds is not None}
 
 
 def nearly_done(queue: QueueView) -> bool:

@@ -129,6 +129,14 @@ class MasterServicer(master_pb2_grpc.MasterServicer):
             await _refuse(context, f"{request.num_servers} servers: a job has at least 1")
         return await _wait(self._front.scale(request), context)
 
+    async def Checkpoint(
+        self, request: pb.CheckpointRequest, context: Context
+    ) -> pb.CheckpointReply:
+        if not request.request_id:
+            await _refuse(context, "request_id is empty: it is what makes a repeat harmless")
+        wait_s = min(request.wait_s, _LONGEST_WAIT_S)
+        return await _wait(self._front.checkpoint(request.request_id, wait_s), context, wait_s)
+
     async def Stop(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
         return await _wait(self._front.stop(request.reason), context)
 

@@ -60,6 +60,7 @@ class StatusMemory:
     events: list[Json]
     decisions: list[Json] = field(default_factory=list)
     recomputed: int = 0
+    requested: list[Json] = field(default_factory=list)
 
 
 class Status:
@@ -73,6 +74,7 @@ class Status:
         self.checkpoint: str | None = None  # the newest that this job has written
         self.began_from: str | None = None  # the checkpoint, of another one, that it goes on with
         self.best: dict[str, Any] | None = None  # what --keep_best keeps
+        self.requested: list[Json] = []  # how the last questions for a checkpoint ended
         self.before = 0  # records that were done when this run began
         self.resume: str | None = None  # what `edl train --resume` takes, of a job that failed
         self._masters = 1  # that this job has had
@@ -139,6 +141,7 @@ class Status:
             events=list(self._events),
             decisions=list(self._decisions),
             recomputed=self.recomputed + recomputed,
+            requested=self.requested,
         )
 
     def remember(self, memory: StatusMemory, now: float, epoch: int) -> None:
@@ -152,6 +155,7 @@ class Status:
         self._events.extend(memory.events)
         self._decisions.extend(memory.decisions)
         self.recomputed = memory.recomputed
+        self.requested = list(memory.requested)
         self._event_id = epoch * _EVENTS_OF_A_MASTER
         self.revision = epoch << 32
         self._masters = epoch
@@ -226,6 +230,7 @@ class Status:
             "restarts": {**_restarts(replicas), "master": self._masters - 1},
             "predictions": _predictions(settings),
             "checkpoint": self.checkpoint,
+            "requested": self.requested,
             "best": self.best,
             "began_from": self.began_from,
             "resume": self.resume,

@@ -588,6 +588,24 @@ class ScaleReply(_message.Message):
     refused: str
     def __init__(self, previous: _Optional[int] = ..., refused: _Optional[str] = ...) -> None: ...
 
+class CheckpointRequest(_message.Message):
+    __slots__ = ("request_id", "wait_s")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    wait_s: float
+    def __init__(self, request_id: _Optional[str] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class CheckpointReply(_message.Message):
+    __slots__ = ("pending", "checkpoint", "refused")
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    pending: bool
+    checkpoint: str
+    refused: str
+    def __init__(self, pending: bool = ..., checkpoint: _Optional[str] = ..., refused: _Optional[str] = ...) -> None: ...
+
 class StopRequest(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]

@@ -99,6 +99,11 @@ class MasterStub(object):
                 request_serializer=edl_dot_proto_dot_master__pb2.ReportOrderRequest.SerializeToString,
                 response_deserializer=edl_dot_proto_dot_master__pb2.ReportOrderReply.FromString,
                 _registered_method=True)
+        self.Checkpoint = channel.unary_unary(
+                '/edl.v1.Master/Checkpoint',
+                request_serializer=edl_dot_proto_dot_master__pb2.CheckpointRequest.SerializeToString,
+                response_deserializer=edl_dot_proto_dot_master__pb2.CheckpointReply.FromString,
+                _registered_method=True)
         self.Stop = channel.unary_unary(
                 '/edl.v1.Master/Stop',
                 request_serializer=edl_dot_proto_dot_master__pb2.StopRequest.SerializeToString,
@@ -201,6 +206,14 @@ class MasterServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Checkpoint(self, request, context):
+        """Write a checkpoint of now, and train on. Held open up to wait_s until it is written, or cannot be;
+        the same request_id asks for no other (master/requested.py).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Stop(self, request, context):
         """Drain the workers, write a checkpoint if the job has a place for one, end.
         """
@@ -275,6 +288,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.ReportOrder,
                     request_deserializer=edl_dot_proto_dot_master__pb2.ReportOrderRequest.FromString,
                     response_serializer=edl_dot_proto_dot_master__pb2.ReportOrderReply.SerializeToString,
+            ),
+            'Checkpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.Checkpoint,
+                    request_deserializer=edl_dot_proto_dot_master__pb2.CheckpointRequest.FromString,
+                    response_serializer=edl_dot_proto_dot_master__pb2.CheckpointReply.SerializeToString,
             ),
             'Stop': grpc.unary_unary_rpc_method_handler(
                     servicer.Stop,
@@ -633,6 +651,33 @@ class Master(object):
             '/edl.v1.Master/ReportOrder',
             edl_dot_proto_dot_master__pb2.ReportOrderRequest.SerializeToString,
             edl_dot_proto_dot_master__pb2.ReportOrderReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Checkpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/edl.v1.Master/Checkpoint',
+            edl_dot_proto_dot_master__pb2.CheckpointRequest.SerializeToString,
+            edl_dot_proto_dot_master__pb2.CheckpointReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -13,11 +13,13 @@ from ..common.clock import Clock
 from ..proto import master_pb2 as pb
 from . import pulse
 from .batches import SpanError, user_code
-from .phases import Phases
+from .phases import DATA, WORK, Phases, Waits
 from .task_reader import Lease
 from .trainer import Tasks, Trainer
 
 log = logging.getLogger(__name__)
+
+_WORKING = ("training", "evaluating", "predicting")
 
 
 def end_task(lease: Lease, tasks: Tasks, trainer: Trainer) -> bytes:
@@ -205,9 +207,17 @@ class Status:
         self.loss: float | None = None
         self.rate = Rate(clock)
         self.phases = Phases()  # of a worker whose model is on servers
+        self.waits = Waits()
         self.more: Callable[[], dict[str, float]] = dict  # scalars of whatever stands beside
         self._log_loss_steps = log_loss_steps
         self._on_step = on_step
+
+    def cause_of_wait(self, leased: bool) -> str:
+        """Return what a worker that is given nothing to compute waits for: for DATA, or for WORK.
+
+        `leased`: it holds a task. One that has not computed yet starts.
+        """
+        return DATA if leased and self.state in _WORKING else WORK
 
     def step(self, loss: float, records: int) -> None:
         """Count a step on so many records."""
@@ -219,8 +229,9 @@ class Status:
         return bool(self._log_loss_steps) and step % self._log_loss_steps == 0
 
     def scalars(self) -> dict[str, float]:
-        """Return the loss, where there is one, records_per_s, and the phases as far as measured."""
-        values = {"records_per_s": self.rate.per_s(), **self.phases.scalars(), **self.more()}
+        """Return the loss, where there is one, records_per_s, phases and waits where measured."""
+        measured = self.phases.scalars() | self.waits.scalars()
+        values = {"records_per_s": self.rate.per_s(), **measured, **self.more()}
         if self.loss is not None:
             values["loss"] = self.loss
         return values

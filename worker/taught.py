@@ -118,6 +118,7 @@ class School:
             "cached": float(self._cached.cached if self._cached is not None else 0),
             "untaught": float(self.teachers.untaught),
             "teacher_wait_share": share,
+            "waited_teachers_s": waited_s,
             "taught_per_s": rate,
         }
 

@@ -102,13 +102,13 @@ function jobView(job, saved) {
   }
 
   const timer = setInterval(tick, TICK_MS);
-  const sizes = new ResizeObserver(() => panels.forEach((panel) => (panel.resized || panel.lay)?.()));
+  const sizes = new ResizeObserver(() => panels.forEach((panel) => panel.resized?.()));
   sizes.observe(element);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const themed = () => panels.forEach((panel) => panel.themed?.());
   dark.addEventListener("change", themed);
   if (saved) heard("snapshot", saved);
-  else link = stream(`${path}/stream`, path, ["snapshot", "change"], heard);
+  else link = stream(`${path}/stream`, path, ["snapshot", "change"], heard, () => top.refresh(link, since()));
   return {
     element,
     state,
@@ -125,7 +125,7 @@ function jobView(job, saved) {
 
 function listView() {
   const list = jobList();
-  const link = stream("api/stream", "api/jobs", ["jobs"], (_, told) => list.update(told.jobs));
+  const link = stream("api/stream", "api/jobs", ["jobs"], (_, told) => list.update(told.jobs), () => list.refresh(link));
   const timer = setInterval(() => list.refresh(link), TICK_MS);
   return {
     element: list.element,

@@ -109,7 +109,8 @@ function one(name, shared) {
     if (tag.hidden) return;
     say(tag, significant(last));
     const y = plot.valToPos(last, "y");
-    style(tag, "top", `${Math.min(Math.max(y, 0), plot.over.clientHeight) + plot.over.offsetTop}px`);
+    const { top, height } = plot.bbox; // not of the element: see splits
+    style(tag, "top", `${Math.min(Math.max(y, 0), height / devicePixelRatio) + top / devicePixelRatio}px`);
   }
 
   function build() {
@@ -174,7 +175,8 @@ function options(holder, shared, points, read, label) {
     scales: { x: { time: false, range: () => (time ? [shared.span.from, shared.span.to] : shared.reach) } },
     axes: [
       { ...axis, size: 24, gap: 4, space: 70, values: (_, ticks) => ticks.map((x) => (time ? clock(x) : count(x))),
-        splits: time ? (plot) => shared.span.ticks(Math.max(2, plot.over.clientWidth / 90 || 8)) : undefined },
+        // not the element's width: to ask for it would have the whole page laid out, each time
+        splits: time ? (plot) => shared.span.ticks(Math.max(2, plot.bbox.width / devicePixelRatio / 90 || 8)) : undefined },
       { ...axis, size: gutter("left"), gap: 8, space: 32, values: (_, ticks) => ticks.map((y) => significant(y, 3)) },
     ],
     series: [

@@ -8,8 +8,9 @@ const FIRST_MS = 500;
 const LONGEST_MS = 10000;
 const HIDDEN_MS = 60000;
 
-// `plain`: where the same is told once; it says why there is no stream.
-export function stream(path, plain, names, heard) {
+// `plain`: where the same is told once; it says why there is no stream. `changed`: the line was lost,
+// refused, or is there again.
+export function stream(path, plain, names, heard, changed) {
   let refused = "";
   let source = null;
   let since = null; // when the line was lost
@@ -33,13 +34,16 @@ export function stream(path, plain, names, heard) {
   }
 
   function found() {
+    const news = since !== null;
     since = null;
     refused = "";
     wait = FIRST_MS;
+    if (news) changed();
   }
 
   async function lost() {
     since = since ?? performance.now();
+    changed();
     if (source.readyState !== EventSource.CLOSED) return;
     timer = setTimeout(open, wait);
     wait = Math.min(LONGEST_MS, wait * 2);
@@ -51,6 +55,7 @@ export function stream(path, plain, names, heard) {
     } catch {
       refused = ""; // nobody answers: the line is lost, which is said already
     }
+    changed();
   }
 
   function seen() {

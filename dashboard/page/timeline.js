@@ -39,6 +39,7 @@ export function timeline(span) {
   const known = { rows: new Map(), faults: new Map(), ticks: new Map(), axis: new Map() };
   let state = null;
   let listed = [];
+  let width = 0; // known from then on: to ask for it would have the whole page laid out
   let pointed = null; // the bar whose sentence is read
 
   function draw() {
@@ -84,9 +85,13 @@ export function timeline(span) {
     for (const one of recent) style(known.faults.get(one.id), "--at", one.ended);
   }
 
-  function lay() {
-    const width = part.element.clientWidth;
+  function resized() {
+    width = part.element.clientWidth;
     if (width) style(box, "width", `${width}px`); // whether there is a scroll bar beside it or not
+    lay();
+  }
+
+  function lay() {
     for (const one of [box, axis]) {
       style(one, "--from", span.from);
       style(one, "--span", span.to - span.from);
@@ -124,7 +129,7 @@ export function timeline(span) {
       if (changed.has("incarnations")) draw();
       else if (other) figures();
     },
-    lay,
+    resized,
     tick(now) {
       style(veil, "--at", Math.min(Math.max(now, span.from), span.to));
       veil.hidden = !state || !state.live;

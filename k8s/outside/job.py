@@ -22,7 +22,7 @@ from ...jobs.wait import GOALS
 from .. import job_config, names, nodes, objects
 from ..api import Api, Object
 from ..connection import ApiError
-from . import events, logs, rights, state, view
+from . import checkpoint, events, logs, rights, state, view
 from .job_pods import JobPods
 
 # Nobody waits longer for an answer in front of a terminal.
@@ -140,7 +140,7 @@ class ClusterJob:
                 wanted.update(num_teachers=num_teachers, max_teachers=max_teachers)
 
         before = 0
-        self._want(change)
+        self.want(change)
         return before
 
     def fetch(
@@ -157,8 +157,15 @@ class ClusterJob:
                 f"Job {self.name!r} is suspended, so that nobody is there to end it in order: "
                 f"`edl resume` it first, or `edl cancel` it."
             )
-        self._want(lambda wanted: wanted.update(stop=reason))
+        self.want(lambda wanted: wanted.update(stop=reason))
         return f"is stopping: `edl status {self.where}` shows when it has."
+
+    def checkpoint(self, timeout_s: float) -> str:
+        if state.is_suspended(self._going_on()):
+            raise JobError(f"Job {self.name!r} is suspended: what it has done is kept.")
+        if self.status().get("command") == launched.COMMAND:
+            raise JobError(launched.SAVES_ITSELF)
+        return checkpoint.ask(self, timeout_s)
 
     def suspend(self, force: bool = False) -> None:
         """End the job's pods, and keep where it is.
@@ -291,7 +298,8 @@ class ClusterJob:
         about = {"annotations": annotations}
         self.api.patch("Job", self._object, {"metadata": about, "spec": {"parallelism": 0}})
 
-    def _want(self, change: Callable[[dict[str, Any]], None]) -> None:
+    def want(self, change: Callable[[dict[str, Any]], None]) -> None:
+        """Change what is wanted of the job."""
         for _ in range(_TRIES):
             found = self.api.get("ConfigMap", self._object)
             if found is None:

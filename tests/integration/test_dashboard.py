@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from tools.jobs import WAIT_S, counting_job
 
+from edl.common import storage
 from edl.dashboard import changes
 
 pytest.importorskip("starlette")
@@ -91,10 +92,12 @@ def test_a_job_is_watched_while_a_worker_is_killed_and_shown_from_its_folder_aft
         (folder / "token").write_text(job.token)
         job.about()
         at_work, _ = watched(address, token, is_at_work)
+        answers = []
         page = ask(address, token, "/").read().decode()
         csrf = {"x-edl-csrf": re.search('name="edl-csrf" content="([^"]*)"', page)[1]}
-        asked = {"action": "kill", "role": "worker", "index": 1}
-        ask(address, token, "/api/jobs/it/actions", asked, **csrf).close()
+        for asked in ({"action": "checkpoint"}, {"action": "kill", "role": "worker", "index": 1}):
+            with ask(address, token, "/api/jobs/it/actions", asked, **csrf) as reply:
+                answers.append(json.load(reply)["message"])
         shown, ids = watched(address, token, is_gone)
         assert 0 == job.wait()
         log = ask(address, token, "/api/jobs/it/logs?role=master&index=0").read().decode()
@@ -102,6 +105,9 @@ def test_a_job_is_watched_while_a_worker_is_killed_and_shown_from_its_folder_aft
         now = json.load(ask(address, token, "/api/jobs/it"))
 
     result = job.result()
+    (question,) = result["requested"]
+    assert f"it: {question['checkpoint']} is written" == answers[0]
+    assert 0 < storage.read_manifest(question["checkpoint"]).version < result["version"]
     assert ids == sorted(set(ids))
     assert result == listed == now["status"] == shown["status"]
     meter, told = shown["meter"], result["records"]
@@ -117,6 +123,9 @@ def test_a_job_is_watched_while_a_worker_is_killed_and_shown_from_its_folder_aft
     assert ["server-0", "server-1"] == [shard["name"] for shard in at_work["shards"]]
     assert all(shard["nbytes"] > 0 for shard in at_work["shards"])
     assert at_work["live"]
+    used = shown["goodput"]
+    assert 0 < used["waiting_servers"] < used["useful"] + used["waiting_servers"] + used["idle"]
+    assert 0 <= used["waiting_data"]
 
     out = tmp_path / "it.html"
     arguments = [sys.executable, "-m", "edl", "dashboard", "--from", folder, "--export", out]

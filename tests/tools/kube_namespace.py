@@ -59,14 +59,14 @@ class Namespace:
         path = path_of("pods", self.name, f"{pod}/log")
         return self.api.text("GET", path, timeout_s=timeout_s)
 
-    def wait_log(self, pod: str, text: str, *, within_s: float = 60.0) -> str:
+    def wait_log(self, pod: str, text: str, *, container: str = "", within_s: float = 60.0) -> str:
         """Return the first line of the pod's log that holds `text`."""
         __tracebackhide__ = True
         deadline = time.monotonic() + within_s
         field = f"metadata.name={pod}"
         self.wait("pods", any_started, fields=field, within_s=within_s)
         left_s = max(RETRY_S, deadline - time.monotonic())
-        path = path_of("pods", self.name, f"{pod}/log", follow="true")
+        path = path_of("pods", self.name, f"{pod}/log", follow="true", container=container)
         seen, end = [], "ended without saying"
         try:
             for line in self.api.lines(path, within_s=left_s):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +26,22 @@ TYPES = {
 }
 
 
+class _Server(ThreadingHTTPServer):
+    """A server that knows its connections, which a browser keeps from test to test."""
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.connections: set[Any] = set()
+        super().__init__(("127.0.0.1", 0), handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.discard(request)
+        super().shutdown_request(request)
+
+
 class PageServer:
     """The page and the jobs that were put in, at `url`."""
 
@@ -38,8 +55,8 @@ class PageServer:
         self._number = 0
         self._listeners: list[tuple[str, SimpleQueue[bytes | None]]] = []
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = False
+        self._server = _Server(self._handler())
+        self._server.daemon_threads = False  # close joins them
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, name="page-server"
         )
@@ -59,6 +76,12 @@ class PageServer:
     def push_jobs(self) -> None:
         self._send("", "jobs", self._listed())
 
+    def forget(self) -> None:
+        """Be as new: without jobs, and without whoever has listened."""
+        self.cut()
+        self.jobs, self.logs, self.posted, self.refuses = {}, {}, [], None
+        self.is_down, self.streams = False, 0
+
     def cut(self) -> None:
         """End all streams and refuse others, until `is_down` is false again."""
         self.is_down = True
@@ -68,6 +91,9 @@ class PageServer:
 
     def close(self) -> None:
         self.cut()
+        for connection in [*self._server.connections]:
+            with contextlib.suppress(OSError):  # it is closed by now
+                connection.shutdown(socket.SHUT_RDWR)
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()  # which joins the threads of requests
@@ -88,6 +114,9 @@ class PageServer:
         server = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"  # one line for a page's dozen modules
+            disable_nagle_algorithm = True
+
             def do_GET(self) -> None:
                 # The page may go away in the midst of an answer.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -130,7 +159,9 @@ class PageServer:
             content = content.replace(
                 b'"edl-csrf" content=""', f'"edl-csrf" content="{CSRF}"'.encode()
             )
-        _answer(request, 200, content, f"{TYPES[Path(name).suffix]}; charset=utf-8")
+        # A browser keeps the modules from test to test: what is tested is what they do.
+        keep = "no-store" if name == "index.html" else "max-age=3600"
+        _answer(request, 200, content, f"{TYPES[Path(name).suffix]}; charset=utf-8", keep)
 
     def _stream(
         self, request: BaseHTTPRequestHandler, job: str, name: str, first: dict[str, Any]
@@ -140,7 +171,8 @@ class PageServer:
             self.streams += 1
             queue.put(f"retry: 200\nevent: {name}\ndata: {json.dumps(first)}\n\n".encode())
             self._listeners.append((job, queue))
-        _head(request, 200, "text/event-stream")
+        request.close_connection = True
+        _head(request, 200, "text/event-stream", Connection="close")
         try:
             while (message := queue.get()) is not None:
                 request.wfile.write(message)
@@ -160,16 +192,21 @@ class PageServer:
             _answer(request, 200, json.dumps({"message": f"{body['action']}: asked for"}).encode())
 
 
-def _head(request: BaseHTTPRequestHandler, code: int, kind: str) -> None:
+def _head(request: BaseHTTPRequestHandler, code: int, kind: str, **more: str) -> None:
     request.send_response(code)
     request.send_header("Content-Type", kind)
     request.send_header("Content-Security-Policy", CSP)
-    request.send_header("Cache-Control", "no-store")
+    for name, value in {"Cache-Control": "no-store", **more}.items():
+        request.send_header(name.replace("_", "-"), value)
     request.end_headers()
 
 
 def _answer(
-    request: BaseHTTPRequestHandler, code: int, content: bytes, kind: str = "application/json"
+    request: BaseHTTPRequestHandler,
+    code: int,
+    content: bytes,
+    kind: str = "application/json",
+    keep: str = "no-store",
 ) -> None:
-    _head(request, code, kind)
+    _head(request, code, kind, Content_Length=str(len(content)), **{"Cache-Control": keep})
     request.wfile.write(content)

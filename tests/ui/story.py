@@ -6,7 +6,8 @@ Deterministic: workers lease tasks in order, compute, and are killed at the mome
 
 from __future__ import annotations
 
-import copy
+import heapq
+import json
 import math
 import random
 from dataclasses import dataclass, field
@@ -61,7 +62,10 @@ class Story:
             *(Process("worker", index, back_at=0.8) for index in range(workers)),
         ]
         self.states = ["todo"] * tasks
+        self._todo = list(range(tasks))  # heap
+        self._open = tasks  # tasks that are not done
         self._left = [float(self._task_records)] * tasks
+        self._spent = 0.0  # of the records, by what is left
         self._again: set[int] = set()
         self.recomputed = 0.0
         self.events: list[dict[str, Any]] = []
@@ -96,7 +100,7 @@ class Story:
 
     @property
     def done(self) -> bool:
-        return all(state in ("done", "recomputed", "quarantined") for state in self.states)
+        return not self._open
 
     def kill(self, name: str, end: str = "killed", why: str = "signal 9 (SIGKILL)") -> None:
         process = next(each for each in self.processes if each.name == name)
@@ -110,8 +114,14 @@ class Story:
             self.recomputed += lost
             self._again.add(process.task)
             self.states[process.task] = "todo"
-            self._left[process.task] = min(self._task_records, self._left[process.task] + lost)
+            heapq.heappush(self._todo, process.task)
+            left = min(self._task_records, self._left[process.task] + lost)
+            self._lay(process.task, left)
             process.task = None
+
+    def _lay(self, task: int, left: float) -> None:
+        self._spent += self._left[task] - left
+        self._left[task] = left
 
     def _begin(self, process: Process) -> None:
         process.began, process.back_at = self.t, None
@@ -145,8 +155,8 @@ class Story:
                 self.tell(f"checkpoint version-{version:012} is written", "checkpoint")
 
     def _compute(self, process: Process) -> None:
-        if process.task is None and "todo" in self.states:
-            process.task = self.states.index("todo")
+        if process.task is None and self._todo:
+            process.task = heapq.heappop(self._todo)
             self.states[process.task] = "leased"
         if process.task is None:
             self.goodput["idle"] += STEP_S
@@ -155,9 +165,9 @@ class Story:
         self.goodput["recomputed" if again else "useful"] += STEP_S * 0.94
         self.goodput["waiting_data"] += STEP_S * 0.06
         rate = self._rate * self._draw.uniform(0.8, 1.2)
-        self._left[process.task] -= rate * STEP_S
-        if self._left[process.task] <= 0:
-            self._left[process.task] = 0.0
+        self._lay(process.task, max(0.0, self._left[process.task] - rate * STEP_S))
+        if not self._left[process.task]:
+            self._open -= 1
             self.states[process.task] = "recomputed" if again else "done"
             process.task = None
 
@@ -175,7 +185,7 @@ class Story:
 
     @property
     def _applied(self) -> float:
-        return sum(self._task_records - left for left in self._left)
+        return round(self._spent, 6)
 
     def snapshot(self) -> dict[str, Any]:
         """Return what the page is told first, as values of its own."""
@@ -204,7 +214,8 @@ class Story:
             "cost": None,
             "actions": [],
         }
-        return copy.deepcopy({**told, **self.extra})
+        copied: dict[str, Any] = json.loads(json.dumps({**told, **self.extra}))
+        return copied
 
     def _cells(self) -> list[tuple[str, str | None]]:
         holders = {each.task: each.name for each in self.processes if each.task is not None}

@@ -10,6 +10,7 @@ from ...master.client import MasterClient
 from ...proto import master_pb2 as pb
 from .. import pulse, reports
 from ..batches import SpanError, user_code
+from ..phases import DATA
 from ..reports import Status
 from ..task_reader import Batch, Lease
 from ..task_stream import BadSpan, EndOfTask, Woken
@@ -39,6 +40,7 @@ class Steps(Generic[StepT]):
         self._trainer, self._keeper = trainer, keeper
         self._catch_up = CatchUp(round_, trainer, keeper)
         self._tasks, self._status = tasks, status
+        status.waits.measure(DATA)
         self._settled = True  # no push of this round is under way, of any member
 
     def run(self) -> None:
@@ -63,10 +65,13 @@ class Steps(Generic[StepT]):
         self._do_orders()
         item = self._stream.next(timeout_s=0.0)
         if item is None and not self._stream.ended:
-            self._status.state = "waiting"
+            cause = self._status.cause_of_wait(bool(self._stream.held()))
+            if cause != DATA:
+                self._status.state = "waiting"
             leaves = self._round.draining.is_set()
-            # Who trains leaves with a step, for the others may be in the midst of one.
-            item = self._stream.next(timeout_s=_IDLE_S if leaves else None)
+            with self._status.waits.on(cause):
+                # Who trains leaves with a step, for the others may be in the midst of one.
+                item = self._stream.next(timeout_s=_IDLE_S if leaves else None)
         match item:
             case None:
                 return False

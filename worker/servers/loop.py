@@ -38,7 +38,7 @@ from ...proto import master_pb2 as pb
 from ...ps.worker_client import PushOutcome, PushResult
 from .. import pulse, reports
 from ..batches import SpanError, user_code
-from ..phases import COMPUTE, DATA
+from ..phases import COMPUTE, DATA, SERVERS
 from ..reports import Status
 from ..task_reader import Batch, Lease
 from ..task_stream import BadSpan, EndOfTask, Item, TaskStream
@@ -87,6 +87,7 @@ class Worker:
         may lack their acknowledgement. `on_gradients(batch, loss)` before each push.
         """
         self.status = status
+        status.waits.measure(DATA, SERVERS)
         self._master = master
         self._stream = stream
         self._trainer = trainer
@@ -175,13 +176,14 @@ class Worker:
             # Nothing is ready: settle all pushes now, so that their task can be reported and the
             # master is not left waiting for it while we wait for the master.
             self._settle()
-            with self.status.phases.of(DATA):
+            cause = self.status.cause_of_wait(bool(self._stream.held()))
+            with self.status.phases.of(DATA), self.status.waits.on(cause):
                 item = self._stream.next(_SOON_S)
-        if item is None and not self._stream.ended:
-            self.status.state = "waiting"
-            with self.status.phases.of(DATA):
-                self._master.send_reports(self.status.state)
-                item = self._stream.next()
+            if item is None and not self._stream.ended:
+                self.status.state = self.status.state if cause == DATA else "waiting"
+                with self.status.phases.of(DATA), self.status.waits.on(cause):
+                    self._master.send_reports(self.status.state)
+                    item = self._stream.next()
         return item
 
     def _batch(self, batch: Batch) -> None:
@@ -258,7 +260,8 @@ class Worker:
         ahead, batch.pulled = batch.pulled, None  # a second try of the span must pull afresh
         unique = batch.prepared or {}
         faults.point("worker.pull")
-        pulled = self._trainer.begin(unique, ahead.result() if ahead is not None else None)
+        with self.status.waits.on(SERVERS) if ahead is None else contextlib.nullcontext():
+            pulled = self._trainer.begin(unique, ahead and self.status.waits.answer(ahead))
         if self._pull_ahead:
             following = self._stream.peek()
             if isinstance(following, Batch) and following.lease.task.kind == pb.TRAIN:
@@ -296,7 +299,8 @@ class Worker:
         while len(self._pending) > window:
             push = self._pending.popleft()
             try:
-                self._acknowledge(push.batch, push.gradients, push.result.result(), push.alone)
+                result = self.status.waits.answer(push.result)
+                self._acknowledge(push.batch, push.gradients, result, push.alone)
             except SpanError as error:
                 self._fail(push.batch.lease, error)
 

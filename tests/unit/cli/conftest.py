@@ -107,6 +107,14 @@ class FakeMaster(master_pb2_grpc.MasterServicer):  # type: ignore[misc]
         self.asked.append(f"stop: {request.reason}")
         return pb.StopReply()
 
+    def Checkpoint(self, request: pb.CheckpointRequest, context: Any) -> pb.CheckpointReply:
+        self.asked.append(f"checkpoint {request.request_id}")
+        if self.status["command"] == "evaluate":
+            return pb.CheckpointReply(refused="only a job that trains has checkpoints")
+        if len(self.asked) < self.status.get("answers_at", 0):
+            return pb.CheckpointReply(pending=True)
+        return pb.CheckpointReply(checkpoint="/checkpoints/version-000000000700")
+
     def Scale(self, request: pb.ScaleRequest, context: Any) -> pb.ScaleReply:
         servers = f", {request.num_servers} servers" if request.num_servers else ""
         taught = f", {request.num_teachers}:{request.max_teachers} teachers"

@@ -575,6 +575,29 @@ def test_scale_tells_before_and_after(run: Run, running: Any) -> None:
     assert (0, "census: 2 -> 5 workers wanted\n", ["scale: 5"]) == (code, out, master.asked)
 
 
+def test_a_checkpoint_is_asked_for_until_it_is_written(run: Run, running: Any) -> None:
+    master = running("census")
+    master.status["answers_at"] = 3
+
+    told = run("checkpoint", "write", "census")
+
+    assert (0, "/checkpoints/version-000000000700\n", "") == told
+    assert (3, 1) == (len(master.asked), len(set(master.asked)))  # one question, repeated
+
+
+def test_a_checkpoint_that_cannot_be_or_not_in_time_is_said(run: Run, running: Any) -> None:
+    master = running("census")
+    master.status["answers_at"] = 1000
+    late = run("checkpoint", "write", "census", "--timeout", "0s")
+    master.status["command"] = "evaluate"
+    refused = run("checkpoint", "write", "census")
+    mistyped = run("checkpoint", "write", "census", "--timeout", "soon")
+
+    assert (1, True) == (late[0], "is not written after 0 s; it still may be" in late[2])
+    assert (1, True) == (refused[0], "only a job that trains has checkpoints" in refused[2])
+    assert (2, True) == (mistyped[0], "--timeout: 'soon' is no time" in mistyped[2])
+
+
 def test_scale_of_teachers_says_how_many_or_by_need(run: Run, running: Any) -> None:
     master = running("census")
 

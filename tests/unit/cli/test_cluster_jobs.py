@@ -457,6 +457,51 @@ def test_teachers_are_scaled_alone(run: Run, submitted: Run, server: ApiServer) 
     assert (0, 0) == tuple(wanted(server)[name] for name in ("num_teachers", "max_teachers"))
 
 
+@pytest.mark.parametrize(
+    ("ended", "code", "told"),
+    [
+        ({"checkpoint": "/c/version-7", "refused": ""}, 0, "/c/version-7\n"),
+        ({"checkpoint": "", "refused": "the disk is full"}, 1, "edl: error: the disk is full\n"),
+    ],
+)
+def test_a_checkpoint_is_asked_of_the_master_who_says_how_it_ended(
+    run: Run,
+    demo: Run,
+    server: ApiServer,
+    meanwhile: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: dict[str, str],
+    code: int,
+    told: str,
+) -> None:
+    monkeypatch.setattr("edl.k8s.outside.checkpoint._LOOK_S", 0.02)
+    status = state(run)
+
+    def master() -> None:
+        server.wait_until(lambda: bool(wanted(server)["checkpoints"]))
+        (question,) = wanted(server)["checkpoints"]
+        others = {"id": "another", "checkpoint": "/c/version-1", "refused": ""}
+        say(server, {**status, "requested": [others, {"id": question, **ended}]})
+
+    meanwhile(master)
+
+    found, out, err = run("checkpoint", "write", *AT)
+
+    assert (code, told) == (found, out + err)
+
+
+def test_a_checkpoint_that_no_master_writes_is_said_in_time(
+    run: Run, demo: Run, server: ApiServer
+) -> None:
+    code, _, err = run("checkpoint", "write", *AT, "--timeout", "0s")
+
+    assert (1, True, 1) == (
+        code,
+        "not written after 0 s" in err,
+        len(wanted(server)["checkpoints"]),
+    )
+
+
 def test_stop_asks_the_master(run: Run, demo: Run, server: ApiServer) -> None:
     code, out, _ = run("stop", *AT)
 

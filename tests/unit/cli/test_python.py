@@ -283,8 +283,10 @@ def test_a_job_is_found_by_its_name_and_says_what_its_commands_say(
     assert ["hi"] == list(job.logs("worker", tail=1))
     job.scale(workers=4, ps=2)
     job.scale(teachers=(1, 3))
+    assert "/checkpoints/version-000000000700" == job.checkpoint(timeout=60)
     assert "is stopping" in job.stop()
-    assert ["scale: 4, 2 servers", "scale: 0, 1:3 teachers", "stop: Job.stop"] == master.asked
+    assert ["scale: 4, 2 servers", "scale: 0, 1:3 teachers"] == master.asked[:2]
+    assert ["checkpoint", "stop: Job.stop"] == [master.asked[2].split()[0], *master.asked[3:]]
     with pytest.raises(edl.UsageError, match="How many"):
         job.scale()
     with pytest.raises(edl.UsageError, match="That is of jobs in a cluster; a local one is"):

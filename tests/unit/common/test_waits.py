@@ -47,10 +47,7 @@ REASONS = {
         "self._changed.wait_for(lambda: self._closed or self._queue.first)": "a thread's next work"
     },
     "wire/listener.py": {"listener.accept()": "a thread's whole work: `close` ends it"},
-    "worker/servers/loop.py": {
-        "ahead.result()": "a pull, which ends within --server_wait_s",
-        "push.result.result()": "a push, likewise",
-    },
+    "worker/phases.py": {"answer.result()": "a pull or a push, which ends within --server_wait_s"},
     "worker/group/pusher.py": {
         "self._changed.wait_for(lambda: self._error or len(self._waiting) <= most)": (
             "its thread's exchanges and pushes end within their deadlines, or are its error"

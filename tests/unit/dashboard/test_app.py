@@ -37,6 +37,10 @@ class FakeJob:
             raise UsageError("Job 'demo' has no such log; there are: master.")
         return iter([f"{role} {index} {tail}", HOSTILE])
 
+    def checkpoint(self, timeout_s):
+        self.done.append(("checkpoint", timeout_s))
+        return "/checkpoints/version-000000000700"
+
     def stop(self, reason):
         self.done.append(("stop", reason))
         return "is stopping"
@@ -167,6 +171,8 @@ def test_a_job_is_told_as_json_and_names_are_no_markup():
     assert [HOSTILE] == [event["text"] for event in reply.told["events"]]
     assert ("edl-dashboard-1", True) == (reply.told["schema"], reply.told["live"])
     assert [] == reply.told["actions"]
+    allowed = ask("/api/jobs/demo", COOKIE, of=app(allowed=True)).told["actions"]
+    assert ["scale", "checkpoint", "stop", "suspend", "resume"] == allowed
 
 
 def test_the_list_has_the_status_of_each_job():
@@ -219,7 +225,11 @@ def test_an_action_is_done_where_it_is_allowed():
     reply = act(of, {"action": "scale", "num_workers": 3})
     assert (200, "demo: 2 -> 3 workers wanted") == (reply.status, reply.told["message"])
     assert "is stopping" in act(of, {"action": "stop"}).told["message"]
-    assert [("scale", 3, 0, None), ("stop", "the dashboard")] == of._jobs.job.done
+    written = act(of, {"action": "checkpoint"}).told["message"]
+    assert "demo: /checkpoints/version-000000000700 is written" == written
+    scaled, stopped, (name, at_most_s) = of._jobs.job.done
+    assert (("scale", 3, 0, None), ("stop", "the dashboard")) == (scaled, stopped)
+    assert ("checkpoint", True) == (name, at_most_s <= 30)  # a browser does not wait for ever
 
 
 def test_without_the_pages_header_nothing_is_done():

@@ -159,19 +159,23 @@ def test_health_says_who_is_away_and_why_it_waits():
 
 def test_goodput_is_the_sum_over_machines_and_unknown_where_nobody_counted():
     machines = [
-        {"name": "a", "useful_s": 8.0, "recompute_s": 1.0, "idle_s": 0.5, "start_s": 0.5},
+        {"name": "a", "useful_s": 8.0, "recompute_s": 1.0, "idle_s": 0.5, "start_s": 0.5}
+        | {"waited_data_s": 1.5, "waited_teachers_s": 2.0},
         {"name": "b", "useful_s": 2.0, "recompute_s": 0.0, "idle_s": 0.0, "start_s": 1.0},
     ]
-    told = {"usage": {"machines": machines}, "teaching": {"wait_share": 0.2}}
+    told = {"usage": {"machines": machines}}
 
     assert {
-        "useful": 8.0,
+        "useful": 6.5,  # who waits for servers is not measured here: it is absent
+        "waiting_data": 1.5,
         "waiting_teachers": 2.0,
         "recomputed": 1.0,
         "starting": 1.5,
         "idle": 0.5,
     } == goodput(told)
     assert {} == goodput({"state": "dead"})
+    machines[0] |= {"waited_servers_s": 100.0}  # told before what it is a part of
+    assert (0.0, 8.5) == tuple(goodput(told)[name] for name in ("useful", "waiting_servers"))
 
 
 def test_rates_of_a_server_are_those_of_its_present_process():

@@ -421,12 +421,16 @@ def test_a_job_that_is_made_suspended_has_no_objects_yet(controller, api, server
 def test_a_scaled_job_is_told_so_and_its_stop_is_kept(controller, api, server):
     job = submit(api)
     run(api, server, job)
-    wanted = {"num_workers": 4, "stop": "enough"}  # as a controller before this one has it
+    wanted = {
+        "num_workers": 4,
+        "stop": "enough",
+        "checkpoints": ["q"],
+    }  # as a controller before this one has it
     api.patch("ConfigMap", "edl-demo", {"data": {objects.WANTED: json.dumps(wanted)}})
 
     api.patch("EdlJob", "demo", {"spec": {"worker": {"replicas": 7}, "ps": {"replicas": 3}}})
 
-    expected = {"num_workers": 7, "stop": "enough", "num_ps": 3}
+    expected = {"num_workers": 7, "stop": "enough", "num_ps": 3, "checkpoints": ["q"]}
     expected |= {"num_teachers": 0, "max_teachers": 0}
     server.wait_until(
         lambda: json.loads(server.objects[CONFIG]["data"][objects.WANTED]) == expected

@@ -74,6 +74,25 @@ def test_the_end_is_told_to_a_batch_job_and_not_to_an_edljob(home, api, server):
     assert not any(method == "PATCH" and "/jobs/" in path for method, path in server.requests)
 
 
+def test_what_is_wanted_is_done_and_each_question_for_a_checkpoint_told(home, api, server):
+    here, told, wanted = home(OWNER), [], {"num_workers": 2, "num_ps": 1, "stop": ""}
+    config = objects.config(JOB, {})
+    config["data"][objects.WANTED] = json.dumps(wanted)  # as of an older version of edl
+    api.create("ConfigMap", config)
+    here.serve(
+        lambda *numbers: told.append(numbers),
+        lambda why: told.append(why),
+        lambda _why: None,
+        lambda question: told.append(question),
+    )
+    server.wait_until(lambda: told == [(2, 1, 0, 0)])
+
+    asked = {objects.WANTED: json.dumps({**wanted, "checkpoints": ["a", "b"], "stop": "enough"})}
+    api.patch("ConfigMap", config["metadata"]["name"], {"data": asked})
+
+    server.wait_until(lambda: told[1:] == ["a", "b", "enough"])
+
+
 def test_a_volume_that_is_not_for_this_user_is_told_once(home, tmp_path, monkeypatch):
     """A kubelet makes the folder of a sub path as root; root itself writes everywhere."""
     folder = tmp_path / "job"

@@ -65,3 +65,44 @@ def test_while_a_job_stood_without_a_master_its_machines_do_not_count():
     after.look(1001, 0, [("n", "evaluating")], [])
 
     assert parts(after, "n") == (2, 0, 0, 0)
+
+
+def waiting(*rows):
+    return [(name, who, {"data": data, "servers": servers}) for name, who, data, servers in rows]
+
+
+def test_what_workers_wait_for_is_their_part_of_a_machines_useful_time():
+    works = [("n", "training"), ("n", "training"), (HERE, "training")]
+    machines = Machines(0.0, HERE)
+    there = [("n", "a", {}), ("n", "b", {}), (HERE, "c", {})]
+    machines.look(0, 0, works, [], there)
+
+    machines.look(4, 40, works, [], [*waiting(("n", "a", 2.0, 0.5), ("n", "b", 0, 0)), there[2]])
+    machines.look(5, 50, works, [], [*waiting(("n", "a", 3.0, 0.5), ("n", "b", 0, 1)), there[2]])
+
+    mine, other = (machines.usage()["machines"][i] for i in (1, 0))
+    assert ("n", 5, 1.5, 0.75) == tuple(
+        mine[k] for k in ("name", "useful_s", "waited_data_s", "waited_servers_s")
+    )
+    assert {"name", "useful_s", "recompute_s", "idle_s", "start_s"} == other.keys()
+    machines.look(5, 25, works, [], there)
+    assert (2.5, 2.5, 0.75) == tuple(
+        machines.usage()["machines"][1][k] for k in ("useful_s", "recompute_s", "waited_data_s")
+    )
+
+
+def test_a_restarted_master_counts_no_wait_twice_and_a_new_worker_from_its_beginning():
+    works = [("n", "training")]
+    before = Machines(0.0, HERE)
+    before.look(0, 0, works, [], [("n", "a", {})])
+    before.look(2, 0, works, [], waiting(("n", "a", 1.0, 0.0)))
+    after = Machines(50.0, HERE)
+    after.restore(load(MachinesState, dump_all(before.state())), now=3.0, went_on=True)
+
+    after.look(3, 0, works, [], waiting(("n", "a", 1.25, 0.0)))
+    after.look(4, 0, works, [], waiting(("n", "a", 1.5, 0.0)))
+    after.look(5, 0, works, [], [("n", "b", {})])
+    after.look(6, 0, works, [], waiting(("n", "b", 0.5, 0.0)))
+
+    row = next(row for row in after.usage()["machines"] if row["name"] == "n")
+    assert 1.0 + 0.25 + 0.5 == row["waited_data_s"]

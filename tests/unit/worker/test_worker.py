@@ -1,5 +1,6 @@
 """The worker's loop against a fake master and fake servers: its reports, pushes and rewinds."""
 
+import itertools
 import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from edl.common.clock import FakeClock
 from edl.common.errors import EdlError, Fenced
 from edl.proto import master_pb2 as pb
 from edl.ps.worker_client import PushOutcome, PushResult
+from edl.worker.phases import Waits
 from edl.worker.reports import Status
 from edl.worker.servers.loop import Worker
 from edl.worker.task_reader import Lease, TaskReader
@@ -331,6 +333,31 @@ def test_a_draining_worker_hands_back_at_the_acknowledged_position(pull_ahead):
     assert ("is", "draining") == master.reports[0]
     assert ("handed back", 1, last) in master.reports
     assert [report for report in master.reports if report[0] == "done"] == []
+
+
+@pytest.mark.parametrize("stream", [TaskStream, ReadyStream])
+def test_a_wait_for_data_is_counted_once_there_is_work_and_none_where_all_is_ready(stream):
+    asked = threading.Event()
+
+    class Stream(stream):
+        def next(self, timeout_s=None):
+            if timeout_s != 0:
+                asked.set()  # it has nothing, and waits
+            return super().next(timeout_s)
+
+    def feed(records, mode):
+        if stream is TaskStream:
+            assert asked.wait(60)
+            asked.clear()
+        return records, records
+
+    master, shown = Master([task(1, size=12)]), status()
+    shown.waits = Waits(itertools.count().__next__)  # each wait takes 1
+    Worker(master, Stream(master, reader_of(feed)), Servers(), Tasks(), shown, pull_ahead=0).run()
+
+    waited = shown.scalars()["waited_data_s"]
+    assert waited >= 2 if stream is TaskStream else waited == 0  # of the second and third
+    assert "waited_servers_s" in shown.scalars()
 
 
 def test_as_many_tasks_are_leased_at_once_as_last_two_seconds():
