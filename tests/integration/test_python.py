@@ -49,5 +49,10 @@ def test_the_page_runs_cell_by_cell(notebook: Any, tmp_path: Path, monkeypatch: 
     for cell in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         scope = notebook(cell)
 
-    assert scope["result"].metrics["accuracy"] > 0.95
-    assert [True, True] == [job.done() for job in edl.jobs()]
+    result, predictions = scope["result"], scope["predictions"]
+    assert result.metrics["accuracy"] > 0.95
+    assert result.metrics == scope["evaluated"]
+    assert (500, 500) == (predictions.records, len(predictions.table()["output"]))
+    assert 0 < scope["losses"][-1] < 2.3  # of ten classes by guess
+    assert result.goodput["useful"] > 0
+    assert [True] * 4 == [job.done() for job in edl.jobs()]
