@@ -122,3 +122,17 @@ def test_goodput_is_the_sum_of_all_machines() -> None:
     told = result(None, usage={"machines": [machine, machine]}).goodput
 
     assert {"useful": 16.0, "recomputed": 2.0, "starting": 1.0, "idle": 1.0} == told
+
+
+@pytest.mark.parametrize(
+    ("rules", "sentence"),
+    [
+        ((), "No fault is named: say chaos"),
+        (("worker:evry=1s",), "there is no 'evry'"),
+        (("workers",), "none of worker, ps, master"),
+        (("worker",), "no job"),
+    ],
+)
+def test_a_fault_that_cannot_be_is_told(rules: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        edl.Job("nobody").chaos(*rules)
