@@ -1,7 +1,8 @@
 """`edl`: elastic, fault-tolerant training for PyTorch with parameter servers.
 
 What stands here is looked up at first use (PEP 562), so that `import edl` imports nothing else:
-`train`, `submit`, `job`, `jobs`, `check` (docs/python.md), `load` and `rows` (docs/using.md), `nn`.
+`train`, `submit`, `evaluate`, `predict`, `job`, `jobs`, `check` (docs/python.md), `load` and `rows`
+(docs/using.md), `nn`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from .api.run import check as check
     from .api.run import submit as submit
     from .api.run import train as train
+    from .api.use import Predictions as Predictions
+    from .api.use import evaluate as evaluate
+    from .api.use import predict as predict
     from .common.errors import EdlError as EdlError
     from .common.errors import JobFailed as JobFailed
     from .common.errors import UsageError as UsageError
@@ -33,6 +37,7 @@ _MODULES = {
     "Job": "api.job",
     "job": "api.job",
     **dict.fromkeys(("check", "submit", "train"), "api.run"),
+    **dict.fromkeys(("Predictions", "evaluate", "predict"), "api.use"),
     **dict.fromkeys(("EdlError", "JobFailed", "UsageError"), "common.errors"),
     "Rows": "serve.rows",
     "load": "serve.trained",

@@ -1,4 +1,4 @@
-"""Keyword arguments of `edl.train` and `edl.submit`: the flags by their names, with values."""
+"""Keyword arguments of `edl.train` and its like: the flags by their names, with values."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..common.settings import spellings
 from ..model_zoo.spec import SIGNATURES
 from .memory import is_place, place_of
 
-DATA = ("training_data", "validation_data")
-# Flags of `edl train` that are no settings.
+DATA = ("training_data", "validation_data", "prediction_data")
+# Flags of commands that are no settings.
 OTHERS: dict[str, Any] = {
     "config": None,
     "kind": "auto",
@@ -29,6 +29,8 @@ OTHERS: dict[str, Any] = {
 def check_names(caller: str, given: Mapping[str, Any]) -> None:
     """Raise TypeError, as Python does, for a name that no flag and no part of a definition has."""
     known = [*spellings(), *OTHERS, *SIGNATURES]
+    if caller in ("evaluate", "predict"):  # they begin with a checkpoint
+        known = [name for name in known if not name.startswith("init_")]
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

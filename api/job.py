@@ -130,11 +130,11 @@ class Job:
             await asyncio.sleep(_LOOK_S)
 
     def __await__(self) -> Generator[Any, None, Result]:
-        return self._result().__await__()
+        async def result() -> Result:
+            await self.wait_async()
+            return self.result()
 
-    async def _result(self) -> Result:
-        await self.wait_async()
-        return self.result()
+        return result().__await__()
 
     def result(self, timeout: float | None = None) -> Result:
         """Wait until it has ended, and return what came of it.
@@ -188,6 +188,26 @@ class Job:
         """End it at once, without a checkpoint; what is known of it stays."""
         with self._found() as (_, job):
             job.cancel("Job.cancel")
+
+    def chaos(
+        self, *rules: str, seed: int = 0, lasting: float = float("inf")
+    ) -> list[dict[str, Any]]:
+        """Hit its processes as `edl chaos run` does, until it or the rules end; return the hits.
+
+        A rule is "worker", "ps:index=1" (at once, by SIGKILL), "worker:every=20s,signal=TERM", ...
+        `lasting`: so many seconds at most.
+        """
+        from ..chaos.injector import strike
+        from ..chaos.schedule import parse, schedule
+
+        if not rules:
+            raise UsageError("No fault is named: say chaos('worker'), for example.")
+        faults = schedule([parse(rule) for rule in rules], seed)
+        with self._found() as (_, job):
+            if not isinstance(job, LocalJob):
+                raise UsageError("chaos is of local jobs; pods of a cluster are killed by kubectl.")
+            job.check_running()
+            return [vars(line) for line in strike(job, faults, lasting)[1]]
 
     def suspend(self, force: bool = False) -> None:
         """End its pods, and keep where it is; `force`: also where it would begin anew."""

@@ -26,7 +26,7 @@ class Result:
     state: str
     exit_code: int
     metrics: dict[str, Any]
-    history: list[dict[str, Any]] = field(repr=False)
+    history: list[dict[str, Any]] = field(repr=False)  # pandas.DataFrame takes it
     checkpoint: str | None
     path: str
     restarts: dict[str, int] = field(repr=False)
@@ -51,11 +51,34 @@ class Result:
             status=status,
         )
 
+    @property
+    def curves(self) -> dict[str, list[tuple[int, float]]]:
+        """Points (version, value) of each curve by name: loss, records_per_s, each metric.
+
+        Of the training they are read from the job's folder; there are none of a job in a cluster.
+        """
+        from ..jobs.history import Reader, evaluated
+
+        lines = Reader(Path(self.path)).lines() if self.path else []
+        told = [(line["version"], line["scalars"]) for line in lines if "scalars" in line]
+        found: dict[str, dict[int, float]] = {}
+        for version, scalars in [*told, *evaluated(self.status)]:
+            for name, value in scalars.items():  # a master that was started again tells twice
+                found.setdefault(name, {})[version] = value
+        return {name: sorted(points.items()) for name, points in found.items()}
+
+    @property
+    def goodput(self) -> dict[str, float]:
+        """The seconds that machines were useful, recomputed, were starting or idle, in sum."""
+        from ..dashboard.model import goodput
+
+        return goodput(self.status)
+
     def load_model(self, **options: Any) -> nn.Module:
         """Return the trained model in plain torch, with its tables. `options`: as of edl.load."""
         from ..serve.trained import load
 
-        return load(self._reachable(), **options)
+        return load(self.reachable(), **options)
 
     def export(self, out: str | Path, *forms: str, **wish: Any) -> dict[str, Any]:
         """Write the model into a new folder or URL, as `edl export` does; return its manifest.
@@ -65,7 +88,7 @@ class Result:
         """
         from ..serve.export import Wish, export
 
-        return export(self._reachable(), str(out), Wish(forms=forms or ("torch",), **wish))
+        return export(self.reachable(), str(out), Wish(forms=forms or ("torch",), **wish))
 
     def resume(self, **changes: Any) -> Result:
         """Go on with the job at its last record, as edl.train(resume=...), and return its result.
@@ -81,7 +104,7 @@ class Result:
             )
         return train(resume=self.status.get("resume") or self.path or self.checkpoint, **changes)
 
-    def _reachable(self) -> str:
+    def reachable(self) -> str:
         """Return the newest checkpoint, which this machine can read. Raises UsageError."""
         if self.checkpoint is None:
             raise UsageError(f"Job {self.name!r} has left no checkpoint: it has no model to load.")

@@ -1,4 +1,4 @@
-"""`edl.train` and `edl.submit`: a job as `edl train` starts it, from Python.
+"""`edl.train` and `edl.submit`: a job as the command line starts it, from Python.
 
 There is no second path: what was typed or lies in memory becomes files (staged.py), arguments
 become the flags that they are named after (given.py), and all else is the command line's own: its
@@ -9,6 +9,7 @@ nor CUDA in this process matter to them, and the job outlives it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -46,9 +47,14 @@ def train(definition: object = None, **given: Any) -> Result:
     An interrupt stops the job in order, with a checkpoint: Result.resume() goes on. Raises
     UsageError and TypeError before anything is started, JobFailed.
     """
+    return ended("train", definition, given)
+
+
+def ended(command: str, definition: object, given: dict[str, Any]) -> Result:
+    """Run a job of the command, show it, and return what came of it. Raises EdlError, TypeError."""
     if given.get("queue"):
         raise UsageError("--queue leaves the start to a scheduler: say edl.submit(...).result().")
-    with wanted("train", definition, given) as begun, begun.followed() as (job, source):
+    with wanted(command, command, definition, given) as begun, begun.followed() as (job, source):
         from ..jobs.follow import follow
 
         try:
@@ -67,7 +73,7 @@ def submit(definition: object = None, **given: Any) -> Job:
     With queue=True a scheduler is to start it. Raises UsageError and TypeError before anything is
     started; a definition that is not sound is told by the job (Job.result).
     """
-    with wanted("submit", definition, given) as begun:
+    with wanted("submit", "train", definition, given) as begun:
         return begun.begin()
 
 
@@ -163,13 +169,21 @@ class Wanted:
 
     def _prepare(self) -> Callable[[Path], JobSettings] | None:
         """Return what puts the files of the job into its folder."""
-        if not self.staged.settings:
+        predicts = self.settings.command == "predict" and not self.settings.output
+        if not self.staged.settings and not predicts:
             return None
-        return lambda folder: self.staged.move(self.settings, folder)
+
+        def put(folder: Path) -> JobSettings:
+            made = self.staged.move(self.settings, folder)
+            return dataclasses.replace(made, output=str(folder.absolute())) if predicts else made
+
+        return put
 
 
 @contextlib.contextmanager
-def wanted(caller: str, definition: object, given: dict[str, Any]) -> Iterator[Wanted]:
+def wanted(
+    caller: str, command: str, definition: object, given: dict[str, Any]
+) -> Iterator[Wanted]:
     """Check all that was asked for, in the order of the command line."""
     what = asked(definition, given)
     check_names(caller, given)
@@ -179,7 +193,7 @@ def wanted(caller: str, definition: object, given: dict[str, Any]) -> Iterator[W
             flags["init_dense"] = Path(flags["init_dense"])
         wishes, init = wishes_given(flags), values_given(flags)
         kind = flags.pop("kind")
-        settings, before = settled("train", *given_values(flags.pop("config"), flags))
+        settings, before = settled(command, *given_values(flags.pop("config"), flags))
         if init is not None:
             check_begin(settings, before is not None, wishes is not None)
         _check(settings, before, wishes, kind)

@@ -180,7 +180,7 @@ def inject(
     log: TextIO,
     say: Callable[[str], None],
 ) -> list[Line]:
-    """Hit a running job until it or `for_s` ends. Raises JobError where it is over already."""
+    """Hit a running job until it, the schedule or `for_s` ends. Raises JobError: it is over."""
     if job.is_over():
         raise JobError(f"Job {job.name!r} is over: {job.status().get('state')}.")
 
@@ -199,3 +199,19 @@ def inject(
         say(str(line))
 
     return Injector(schedule, Processes(job), wait=wait, tell=tell).run(for_s)
+
+
+def strike(
+    job: LocalJob,
+    schedule: Iterable[Injection],
+    for_s: float = float("inf"),
+    say: Callable[[str], None] = lambda _line: None,
+    log: str | None = None,
+) -> tuple[str, list[Line]]:
+    """Do as `inject`, with the lines appended to `log`, or to chaos.jsonl of the job's folder.
+
+    Returns that file's path, and the lines.
+    """
+    path = log or str(job.folder / "chaos.jsonl")
+    with open(path, "a") as file:
+        return path, inject(job, schedule, for_s, file, say)

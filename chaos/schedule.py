@@ -5,6 +5,7 @@
 `master:at=30s`, `worker:at=10s,20s`     at these moments
 `ps:every=60s,signal=STOP,for=5s`        another signal; STOP is followed by CONT after `for`
 `worker:at=5s,index=1`        this replica; without it the one that a drawn number picks
+`worker`, `ps:index=1`        at once
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def parse(text: str, number: signal.Signals = signal.SIGKILL) -> Rule:
         if name not in ("every", "at", "count", "index", "signal", "for"):
             raise _wrong(text, f"there is no {key!r}")
         told.setdefault(name, []).append(value if equals else word)
-    if ("every" in told) == ("at" in told):
+    if "every" in told and "at" in told:
         raise _wrong(text, "say either every= or at=")
     if more := [key for key, values in told.items() if len(values) > 1 and key != "at"]:
         raise _wrong(text, f"{more[0]}= has one value")
@@ -105,13 +106,14 @@ def parse(text: str, number: signal.Signals = signal.SIGKILL) -> Rule:
         raise _wrong(text, "for= is how long a stopped process sleeps: it goes with STOP")
     sleep_s = _seconds(one.get("for", f"{_STOP_S}s"), text)
     every_s = _seconds(one["every"], text) if "every" in one else 0.0
+    moments = told.get("at", () if "every" in one else ("0s",))
     if "every" in one and not every_s:
         raise _wrong(text, "every= must be more than 0")
     return Rule(
         role,
         number,
         every_s=every_s,
-        at_s=tuple(_seconds(value, text) for value in told.get("at", ())),
+        at_s=tuple(_seconds(value, text) for value in moments),
         count=_whole(one["count"], text) if "count" in one else None,
         index=_whole(one["index"], text) if "index" in one else None,
         for_s=sleep_s if number == signal.SIGSTOP else 0.0,

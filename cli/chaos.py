@@ -20,10 +20,11 @@ def chaos() -> None:
 _RUN_HELP = """Kill, stop and terminate processes of a running job, by a seed, until it ends.
 
 \b
-A RULE is ROLE:WHEN[,...], ROLE is worker, ps, teacher or master:
+A RULE is ROLE[:WHEN,...], ROLE is worker, ps, teacher or master:
   worker:every=20s            at random, 20 s apart in the mean
   ps:every=60s,count=3        so many at most
   worker:at=10s,20s,index=1   at these moments, this replica
+  worker, ps:index=1          at once
 """
 
 
@@ -49,7 +50,8 @@ def run_chaos(
     """Inject faults into a running job."""
     import signal
 
-    from ..chaos import injector, schedule
+    from ..chaos import schedule
+    from ..chaos.injector import strike
     from ..jobs.local import find
 
     given = ((kill, signal.SIGKILL), (stop, signal.SIGSTOP), (term, signal.SIGTERM))
@@ -63,10 +65,9 @@ def run_chaos(
     paths.check_file(log or "", "--log")
     found = find(job)
     found.check_running()
-    with open(log or found.folder / "chaos.jsonl", "a") as file:
-        lines = injector.inject(found, schedule.schedule(rules, seed), for_s, file, click.echo)
+    file, lines = strike(found, schedule.schedule(rules, seed), for_s, click.echo, log)
     hits = sum(not line.missed for line in lines)
-    click.echo(f"{hits} signals sent to {found.name}, {len(lines) - hits} missed; {file.name}")
+    click.echo(f"{hits} signals sent to {found.name}, {len(lines) - hits} missed; {file}")
 
 
 @chaos.command()

@@ -49,6 +49,8 @@ def check_values(settings: JobSettings, say: Say) -> None:
     """Refuse what the settings alone show to be impossible. Raises UsageError."""
     check_names(settings, say)
     if not settings.model_def:
+        if settings.command != "train":  # a checkpoint would say it
+            _check_inputs(settings)
         begun = settings.checkpoint_dir_for_init
         trained = f"; `edl checkpoint show {begun}` tells the checkpoint's" if begun else ""
         raise UsageError(

@@ -38,6 +38,8 @@ from .values import bounds, convert
 _FORMER_CHOICES = {"parameterserverstrategy": "ps", "allreducestrategy": "allreduce"}
 
 _CHECKPOINTS = ("resume", "checkpoint_dir_for_init")  # which a job's name may stand for
+# What a checkpoint's own definition is made with, and how it was given records.
+_OF_DEFINITION = ("model_def", "model_zoo", "model_params", "data_reader_params")
 
 
 def resolve(
@@ -96,6 +98,8 @@ def typed(
         if command != "train":
             raise UsageError(f"{say('resume')} is of `edl train`: give --checkpoint_dir_for_init.")
         given = _resumed(given, say)
+    if begun_from and not in_pods and command != "train" and not given.get("model_def"):
+        given |= _trained_by(given, say("checkpoint_dir_for_init"))
     if not given.get("job_name"):
         what = given.get("script" if of_script else "model_def", "")
         given["job_name"] = _made_up_name(command, what)
@@ -159,6 +163,18 @@ def _free_run(run: str) -> str:
     """Return the run of the loggers; "" where a job that runs writes to it: one job, one run."""
     taken = (_written(folder).get("run") for folder in paths.running_jobs())
     return "" if run and run in taken else run
+
+
+def _trained_by(given: Mapping[str, Any], said: str) -> dict[str, Any]:
+    """Return the definition of a checkpoint, as far as none is given; {}: it tells none.
+
+    Raises UsageError where there is no checkpoint.
+    """
+    manifest = newest_checkpoint(given["checkpoint_dir_for_init"], said, checksums=False)
+    before = manifest.books.get("settings") or {}
+    return {
+        name: before[name] for name in _OF_DEFINITION if before.get(name) and not given.get(name)
+    }
 
 
 def newest_checkpoint(path: str, said: str, *, checksums: bool = True) -> storage.Manifest:

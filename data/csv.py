@@ -23,6 +23,7 @@ from ..common.errors import DataError, RecordError, UsageError
 from .csv_columns import Parser
 from .csv_dialect import BROKEN, Dialect, Text
 from .csv_head import Options, Schema
+from .csv_signs import Signs
 from .csv_types import TYPES, is_broken, is_plain
 from .file_reader import FileReader, check_columns, flag_of, names_of, pairs_of
 from .files import DataFile, cached
@@ -56,6 +57,7 @@ class CsvReader(FileReader):
     escape: str = ""  # what follows this sign is text
     comment: str = ""  # a line that begins with this sign is none
     skip_blanks: bool | str = False  # those after a separator
+    na_values: str | Sequence[str | float] | float | None = None  # more signs of a missing value
 
     def __post_init__(self) -> None:
         schema = Schema(self.files, self._options())
@@ -78,7 +80,7 @@ class CsvReader(FileReader):
         header = None if self.header is None else flag_of(self.header, "header")
         return Options(
             dialect, header, tuple(names_of(self.names)), tuple(names_of(self.columns)), types,
-            Missing.parse(self.missing),
+            Missing.parse(self.missing), Signs.parse(self.na_values),
         )  # fmt: skip
 
 

@@ -80,13 +80,19 @@ class Parser:
             starts, ends = extents
             kernels.widen(data, starts, ends, states, quote, self._table, letters)
             texts: NDArray[Any] = letters.view(f"=U{letters.shape[1]}")[:, 0]
+            if (signs := column.signs.among(texts)) is not None:
+                texts[signs] = ""
             if column.fill is not None and column.fill.value and (texts == "").any():
                 return np.where(texts == "", column.fill.value, texts)
             return texts
         numbers = values if column.kind == "int64" else values.view(np.float64)
-        if fields.worst[j] == kernels.SURE:
+        signs = column.signs.among(numbers)
+        if fields.worst[j] == kernels.SURE and signs is None:
             return numbers
-        if (gaps := states == kernels.MISSING).any():
+        gaps = states == kernels.MISSING
+        if signs is not None:
+            gaps |= signs & (states == kernels.SURE)
+        if gaps.any():
             numbers[gaps] = column.convert([""])[0]
         rows = np.flatnonzero(states > kernels.MISSING)
         if len(rows):

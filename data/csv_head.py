@@ -17,6 +17,7 @@ import numpy as np
 
 from ..common.errors import DataError, UsageError
 from .csv_dialect import BROKEN, Dialect, Text
+from .csv_signs import Signs
 from .csv_types import Column, any_missing, column_of, infer, is_broken, is_missing
 from .file_reader import check_columns
 from .files import DataFile
@@ -42,6 +43,7 @@ class Options:
     columns: tuple[str, ...]
     dtypes: Mapping[str, str]
     missing: Missing
+    signs: Signs
 
     @property
     def skipped(self) -> int:
@@ -60,10 +62,10 @@ class Head:
     rows: Mapping[int, Sequence[str]]
     spare: bool
 
-    def values(self) -> dict[str, Sequence[str]]:
-        """Return the fields by column."""
+    def values(self, signs: Signs) -> dict[str, Sequence[str]]:
+        """Return the fields by column, with "" in place of each sign for a missing value."""
         columns = zip(*self.rows.values(), strict=True) if self.rows else ((),) * len(self.names)
-        return dict(zip(self.names, columns, strict=True))
+        return dict(zip(self.names, map(signs.blanked, columns), strict=True))
 
 
 class Schema:
@@ -90,7 +92,7 @@ class Schema:
             return {}
         check_columns(name, list(options.dtypes), head.names)
         options.missing.check(name, head.names)
-        values = head.values()
+        values = head.values(options.signs)
         wanted = check_columns(name, options.columns, head.names)
         columns = {each: self._column(each, values[each]) for each in wanted}
         gaps = [
@@ -127,7 +129,7 @@ class Schema:
         ):
             kind = "float64" if is_missing(chosen) else infer([chosen])  # nothing else tells it
         fill = self.options.missing.fill(name, np.dtype("U" if kind == "str" else kind))
-        column = column_of(name, kind, fill)
+        column = column_of(name, kind, fill, self.options.signs)
         if said and column.kind != said:
             raise UsageError(
                 f"dtypes={name}:{said} keeps whole numbers, and missing={name}:nan makes them "
@@ -147,7 +149,7 @@ class Schema:
         if not head.rows:
             return head
         check_columns(file.name, tuple(self.columns), head.names)
-        values = head.values()
+        values = head.values(self.options.signs)
         for column in self.columns.values():
             self._compare(file.name, column, values[column.name])
         return head

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .csv_signs import Signs
 from .missing import Fill, ways_out
 
 TYPES = ("int64", "float64", "str")
@@ -32,6 +33,7 @@ _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WORD = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
 _EXACT = 2.0**53  # whole numbers beyond it may be none of float64's
 _DIGITS = 19  # what an int64 has at most
+_NO_SIGNS = Signs()
 TEXT_NBYTES = 1 << 26  # a batch of texts that would take more in fixed width is of objects
 
 
@@ -118,12 +120,13 @@ def is_plain(letters: str) -> bool:
 class Column:
     """A column of all files: its name, type, and what stands for a missing value.
 
-    Where that is None, a missing value is refused.
+    Where that is None, a missing value is refused. `signs`: other fields that are missing values.
     """
 
     name: str
     kind: str
     fill: Fill | None
+    signs: Signs = _NO_SIGNS
 
     def convert(self, values: Sequence[str], plain: bool = False) -> NDArray[Any]:
         """Return fields as numbers or text; `plain`: the caller knows `is_plain` of them all.
@@ -132,6 +135,7 @@ class Column:
         """
         if self.kind == "str":
             return self._texts(values, plain)
+        values = self.signs.blanked(values)
         if not plain and not is_plain("".join(values)):
             raise ValueError("no plain number")
         return self._integers(values) if self.kind == "int64" else self._floats(values)
@@ -161,6 +165,7 @@ class Column:
         return column if np.isnan(fill) else np.where(np.isnan(column), fill, column)
 
     def _texts(self, values: Sequence[str], plain: bool) -> NDArray[Any]:
+        values = self.signs.blanked_texts(values)
         if self.fill is not None and self.fill.value:
             values = [value or self.fill.value for value in values]
         if not plain and any(value.endswith("\0") for value in values):
@@ -175,7 +180,7 @@ class Column:
         shown = value if len(value) <= 60 else f"{value[:60]}..."
         if self.kind == "str":
             return f"column {name!r}: a text that ends in NUL would lose it: leave the NUL out"
-        if is_missing(value):
+        if is_missing(value) or self.signs.has(value):
             return f"column {name!r} has no value, and is of whole numbers: {ways_out([name])}"
         said = f"column {name!r}: {shown!r} is no {self.kind}"
         kind = _kind(number)
@@ -197,8 +202,8 @@ def is_broken(column: Column, value: str) -> bool:
     return False
 
 
-def column_of(name: str, kind: str, fill: Fill | None) -> Column:
+def column_of(name: str, kind: str, fill: Fill | None, signs: Signs = _NO_SIGNS) -> Column:
     """Return a column of `kind`, or of float64 where that was chosen for missing values."""
     if kind == "int64" and fill is not None and fill.dtype.kind == "f":
         kind = "float64"
-    return Column(name, kind, fill)
+    return Column(name, kind, fill, signs)

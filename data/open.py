@@ -74,6 +74,7 @@ PARAMETERS = {
     "columns": "the columns wanted, `a|b`; all where none is named",
     "dtypes": "the type of a column, `COLUMN:int64|float64|str`, several with `|` between",
     "missing": "what stands for a missing value, `COLUMN:VALUE|COLUMN:VALUE`, `*` for all columns",
+    "na_values": "more signs of a missing value, `-|unknown|-999`, in all columns",
     "partitions": "`false`: `key=value` folders are no columns; `KEY:int64|KEY:str`: their types",
     "cache_gib": "how much of decoded row groups is kept on disk, in GiB, and at most half of what "
     "is free",

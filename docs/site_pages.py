@@ -1,12 +1,13 @@
-"""Show the repository's pages outside docs/ in the site too, and lead all links where they belong.
+"""Show pages from outside docs/, and notebooks, in the site too, and lead links where they belong.
 
 A page links to others by their paths in the repository, which is what GitHub needs. In the site
 such a link becomes one between pages. A link to a file that the site does not show keeps its text
-only.
+only. A notebook becomes a page of its texts, cells and the outputs that are written in it.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import shutil
@@ -48,7 +49,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from outside docs/."""
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    for path in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
+        text = of_notebook(json.loads(path.read_text()), path.name)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
     return files
+
+
+def of_notebook(notebook: dict[str, Any], name: str) -> str:
+    """Return a notebook's cells as a page, with a link to the notebook below its title."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        outputs = [each.get("text") or each["data"]["text/plain"] for each in cell["outputs"]]
+        said = "".join("".join(each).rstrip() + "\n" for each in outputs)
+        parts += [f"```text\n{said}```"] if said else []
+    title, _, rest = parts[0].partition("\n")
+    return "\n\n".join([title, f"<a href={name} download>As a notebook</a>", rest, *parts[1:]])
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -67,5 +87,8 @@ def _link(link: re.Match[str], page: str) -> str:
     source = posixpath.normpath(posixpath.join(posixpath.dirname(here), link["path"]))
     if source not in OUTSIDE and not source.startswith("docs/"):
         return link["text"]
-    target = posixpath.relpath(OUTSIDE.get(source, source[5:]), posixpath.dirname(page) or ".")
+    shown = OUTSIDE.get(source, source[5:])
+    if shown.endswith(".ipynb"):
+        shown = f"{shown.removesuffix('.ipynb')}.md"
+    target = posixpath.relpath(shown, posixpath.dirname(page) or ".")
     return f"{link['image']}[{link['text']}]({target}{link['anchor'] or ''})"

@@ -12,7 +12,7 @@ heavy = {"torch", "grpc", "numpy", "numba", "kubernetes", "click", "pydantic", "
 print(sorted(heavy & set(sys.modules)))
 print(len([name for name in sys.modules if name.startswith("edl")]))
 names = ["train", "submit", "job", "jobs", "check", "Definition", "Job", "Result", "JobFailed"]
-names += ["UsageError", "EdlError", "nn"]
+names += ["UsageError", "EdlError", "nn", "evaluate", "predict", "Predictions"]
 print(all(getattr(edl, name) is not None and name in dir(edl) for name in names))
 """
 

@@ -20,6 +20,8 @@ KILL, STOP, TERM = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
         ("server:every=60,count=3,index=1", Rule("ps", KILL, every_s=60, count=3, index=1)),
         ("ps:every=60s,signal=STOP,for=5s", Rule("ps", STOP, every_s=60, for_s=5)),
         ("ps:at=1s,signal=sigterm", Rule("ps", TERM, at_s=(1,))),
+        ("worker", Rule("worker", KILL, at_s=(0,))),
+        ("ps:index=1,signal=STOP", Rule("ps", STOP, at_s=(0,), index=1, for_s=5)),
     ],
 )
 def test_a_fault_as_a_user_writes_it(text, rule):
@@ -30,8 +32,7 @@ def test_a_fault_as_a_user_writes_it(text, rule):
     ("text", "why"),
     [
         ("workers:every=20s", "'workers' is none of worker, ps, master"),
-        ("worker", "say either every= or at="),
-        ("worker:every=1s,at=2s", "say either"),
+        ("worker:every=1s,at=2s", "say either every= or at="),
         ("worker:evry=1s", "there is no 'evry'"),
         ("worker:every=soon", "'soon' is no time"),
         ("worker:every=0s", "more than 0"),

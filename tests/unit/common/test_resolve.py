@@ -264,6 +264,36 @@ def test_command_without_its_data_or_checkpoint_is_refused(
         resolve(command, {"model_def": "iris", given: value})
 
 
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_a_checkpoint_says_its_definition_unless_one_is_given(
+    command: str, data: str, checkpoints: str
+) -> None:
+    params: dict[str, Any] = {"model_params": {"hidden": 8}, "data_reader_params": {"sep": "tab"}}
+    _checkpoint_of(train(data, num_ps=5, minibatch_size=9, **params), checkpoints)
+    own = "validation_data" if command == "evaluate" else "prediction_data"
+    said = {own: data, "checkpoint_dir_for_init": checkpoints}
+
+    taken = resolve(command, said)
+    asked = resolve(command, {**said, "model_params": "hidden=4"})
+    another = resolve(command, {**said, "model_def": "deepfm"})
+
+    assert ("iris", params) == (taken.model_def, {n: getattr(taken, n) for n in params})
+    assert (1, 64) == (taken.num_ps, taken.minibatch_size)
+    assert ("iris", {"hidden": 4}) == (asked.model_def, asked.model_params)
+    assert ("deepfm", {}) == (another.model_def, another.model_params)
+
+
+def test_a_checkpoint_that_tells_no_definition_needs_one(data: str, checkpoints: str) -> None:
+    said = {"validation_data": data, "checkpoint_dir_for_init": checkpoints}
+
+    with pytest.raises(UsageError, match="No --model_def: name a definition"):
+        resolve("evaluate", said)
+    with pytest.raises(UsageError, match="`edl evaluate` needs --checkpoint_dir_for_init"):
+        resolve("evaluate", {"validation_data": data})
+    with pytest.raises(UsageError, match="--checkpoint_dir_for_init: .* in /no/such"):
+        resolve("evaluate", {**said, "checkpoint_dir_for_init": "/no/such"})
+
+
 def test_folder_of_checkpoints_and_one_of_them_are_taken(data: str, checkpoints: str) -> None:
     one = str(storage.version_directory(checkpoints, 7))
 
@@ -309,8 +339,12 @@ def test_error_says_where_the_value_stands(data: str) -> None:
 @pytest.fixture
 def resumable(data: str, checkpoints: str) -> Path:
     """Leave a checkpoint of a run with settings of its own."""
-    directory = storage.version_directory(checkpoints, 8)
     before = train(data, job_name="demo", num_workers=5, minibatch_size=32, use_async=True)
+    return _checkpoint_of(before, checkpoints)
+
+
+def _checkpoint_of(before: JobSettings, checkpoints: str) -> Path:
+    directory = storage.version_directory(checkpoints, 8)
     books = {"settings": {**dataclasses.asdict(before), "checkpoint_dir": checkpoints}}
     directory.mkdir()
     about = {"version": 8, "num_shards": 1, "num_slots": 4, "files": [], "model": {}}
