@@ -7,6 +7,7 @@ import json
 import pytest
 from tools import logged
 from tools.jobs import ZOO, write_records
+from tools.stage import Stage
 
 from edl.common.resolve import resolve
 
@@ -55,17 +56,19 @@ def test_a_run_goes_on_through_deaths_of_a_worker_of_its_process_and_of_the_whol
     tmp_path, settings
 ):
     pytest.importorskip("tensorboard")
-    settings |= {
-        "validation_data": "",
-        "logger": ",".join(["jsonl", *installed("tensorboard", "trackio")]),
-    }
+    names = ["jsonl", "tensorboard", *installed("trackio")]
+    path = tmp_path / "out" / "demo-1.jsonl"
+    held = Stage(tmp_path, RECORDS // 2 - 1, RECORDS - 1)  # each holds a worker
+    settings |= {"model_def": "staged", "model_params": {"delay_s": 0.005}, "envs": held.envs}
+    settings |= {"validation_data": "", "shuffle": False, "logger": ",".join(names)}
     with logged.LoggedJob(**settings) as job:
-        path = tmp_path / "out" / "demo-1.jsonl"
-        job.strike(pid(job.watch(after(0.1)), "workers"))
+        job.strike(pid(job.watch(lambda _: held.reached(RECORDS - 1)), "workers"))
         logged.wait_for(lambda: path.exists() and "loss/train" in logged.jsonl(path))
         job.strike_writer()
-        job.watch(after(0.4))
+        held.open(RECORDS // 2 - 1)
+        job.watch(after(0.9))
         job.cut_off()
+        held.open(RECORDS - 1)
         job.resume()
         assert 0 == job.wait(), job.log()
 
