@@ -38,7 +38,6 @@ from benchmarks.watching import follow
 from edl.jobs.local import LocalJob
 
 PAGES = 5
-RATE = 10_000  # records/s
 PACED = str(Path(__file__).with_name("paced_deepfm.py"))
 DEADLINE_S = 120.0
 
@@ -162,13 +161,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--rates", type=int, nargs="*", default=[0, 10_000], help="0: all it can")
     given = parser.parse_args()
     how = {"model_def": PACED, "training_data": given.folder / "train.npz", "num_workers": 1}
     how |= {"num_ps": 1, "worker_threads": 1, "use_async": "true", "minibatch_size": 512}
     how |= {"num_minibatches_per_task": 4, "num_epochs": 1000, "relaunch_on_worker_failure": 1000}
     began = load()
     print(machine())
-    for rate in (0, RATE):
+    for rate in given.rates:
         os.environ["RATE"] = str(rate)
         with running(**how) as (job, master), dashboard() as (address, board):
             follow(job, lambda s: s["records_done"] > 50_000, DEADLINE_S)
