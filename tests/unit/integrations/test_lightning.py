@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
-import socket
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +20,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
 ]
-EXAMPLE = Path(__file__).parents[3] / "docs/examples/lightning_digits.py"
 RECORDS = TensorDataset(torch.arange(22.0).unsqueeze(1) / 22)
 QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
@@ -140,23 +135,6 @@ def test_what_is_not_elastic_is_refused(elastic, fit, arguments, words):
 def test_saving_each_zero_steps_is_refused(elastic):
     with pytest.raises(UsageError, match="at least 1 step"):
         elastic(8, save_every=0)
-
-
-def test_the_example_learns_digits(elastic, tmp_path, monkeypatch, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv("MASTER_PORT", str(server.getsockname()[1]))
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "--epochs", "5"])
-    try:
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-    finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-
-    words = capsys.readouterr().out.splitlines()[-1].split()
-    assert ["after", "120", "steps"] == words[2:]
-    assert float(words[1]) > 0.8
 
 
 def test_the_environment_is_that_of_the_round(elastic, monkeypatch):
