@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from edl import launch
-from edl.adaptive import session
+from edl.adaptive import collective, session
 from edl.common.errors import UsageError
 from edl.common.order import order
 
@@ -157,3 +157,30 @@ def test_the_environment_is_that_of_the_round(elastic, monkeypatch):
         places.creates_processes_externally,
         places.local_world_size,
     )
+
+
+@pytest.mark.parametrize("per_replica", [4, 8])  # with 8 a step is one batch, the last one too
+def test_dropout_goes_on_where_it_was(elastic, fit, tmp_path, monkeypatch, per_replica):
+    class Random(Net):
+        told_at = -1
+
+        def training_step(self, batch, batch_idx):
+            collective.preemption().requested |= self.global_step == self.told_at
+            kept = torch.nn.functional.dropout(batch[0], 0.5)
+            return self.layer(kept).square().mean()
+
+    def trained(folder, told_at):
+        monkeypatch.setenv("EDL_CHECKPOINT_PATH", str(tmp_path / folder))
+        session.reset()
+        torch.manual_seed(5)
+        model = Random()
+        model.told_at = told_at
+        fit(elastic(8, per_replica), model=model, max_epochs=3)
+        return model.layer.weight
+
+    whole = trained("whole", told_at=-1)
+    for told_at in (0, 4):  # it makes room in the midst of an epoch, and at the end of one
+        with pytest.raises(SystemExit):
+            trained("parts", told_at)
+
+    assert torch.equal(whole, trained("parts", told_at=-1))

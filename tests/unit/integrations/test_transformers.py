@@ -197,3 +197,27 @@ def test_a_plain_trainer_with_the_callback_saves_in_its_own_way_and_makes_room(m
 
     assert launch.DRAINED == left.value.code
     assert ["checkpoint-2"] == [path.name for path in (tmp_path / "own").iterdir()]
+
+
+def test_dropout_goes_on_where_it_was(make, tmp_path, monkeypatch):
+    def trained(folder, told_at):
+        monkeypatch.setenv("EDL_CHECKPOINT_PATH", str(tmp_path / folder))
+        session.reset()
+        torch.manual_seed(5)
+        trainer = make(num_train_epochs=3)
+        trainer.model.layer = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(2, 3))
+        told = types.SimpleNamespace(step=told_at)
+
+        def tell(args, state, control, **kwargs):
+            collective.preemption().requested |= state.global_step == told.step
+
+        monkeypatch.setattr(trainer._edl, "on_pre_optimizer_step", tell, raising=False)
+        trainer.train()
+        return trainer.model.state_dict()["layer.1.weight"]
+
+    whole = trained("whole", told_at=-1)
+    for told_at in (0, 4):  # it makes room in the midst of an epoch, and at the end of one
+        with pytest.raises(SystemExit):
+            trained("parts", told_at)
+
+    assert torch.equal(whole, trained("parts", told_at=-1))
