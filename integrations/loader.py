@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ..common.errors import UsageError
@@ -27,10 +29,15 @@ class Shares(Sampler[list[int]]):
         self._epoch = 0
         self._first = 0
         self.sampler = self  # where trainers look for set_epoch
+        # Of the loader's workers: a loader that is begun anew takes no number from the model's.
+        self.generator = torch.Generator()
+        self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Give the next iteration the order of this epoch."""
         self._epoch = epoch
+        words = np.random.SeedSequence([self._passes.seed & 0xFFFFFFFF, epoch, self._rank])
+        self.generator.manual_seed(int(words.generate_state(1)[0]))
 
     def begin_at(self, step: int) -> None:
         """Let the next iteration, and only that one, begin with this optimizer step."""
@@ -73,6 +80,7 @@ class ElasticDataLoader(DataLoader[T]):
             )
         self.passes = Passes(len(dataset), batches, seed, shuffle, drop_last)
         self.shares = Shares(self.passes, *place)
+        arguments.setdefault("generator", self.shares.generator)
         super().__init__(dataset, batch_sampler=self.shares, **arguments)
 
     def set_epoch(self, epoch: int) -> None:

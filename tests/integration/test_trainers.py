@@ -20,6 +20,7 @@ from edl.common.order import order
 from edl.launch import DRAINED
 
 SCRIPTS = Path(__file__).parents[1] / "launched"
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 KINDS = {
     "bert": ["transformers.trainer", "accelerate", "edl.integrations.transformers"],
     "digits": ["lightning.pytorch", "sklearn.datasets", "edl.integrations.lightning"],
@@ -51,11 +52,12 @@ def difference(folder: Path) -> float:
     return max(float((plain[name] - elastic[name]).abs().max()) for name in plain)
 
 
-def check(kind: str, folder: Path, told: int, killed: int) -> None:
-    ends = rounds.run(SCRIPTS / f"{kind}.py", folder, told, killed, *needed(kind))
+def check(kind: str, folder: Path, told: int, killed: int, *example: str) -> None:
+    ends = rounds.run(folder, told, killed, needed(kind), SCRIPTS / f"{kind}.py", *example)
 
-    first, (survivor, struck), last, plain = ends
+    first, (survivor, struck), last, plain, shown = ends
     assert ([DRAINED], -9, [0], [0]) == (first, struck, last, plain)
+    assert [0] * bool(example) == shown
     assert survivor != 0
     assert expected_steps() == books.counted(folder)
     assert difference(folder) < 2e-5
@@ -64,9 +66,27 @@ def check(kind: str, folder: Path, told: int, killed: int) -> None:
         assert done[0] == list(dict.fromkeys(done[1]))  # what a kill takes back is done again
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_record_counts_once_and_the_parameters_are_those_of_one_process(kind, tmp_path):
-    check(kind, tmp_path, told=5, killed=11)
+@pytest.mark.parametrize(
+    ("kind", "example", "steps"),
+    [
+        ("bert", "trainer_bert.py --sentences 1500 --epochs 3 --output", 72),
+        ("digits", "lightning_digits.py --epochs 4", 96),
+    ],
+    ids=KINDS,
+)
+def test_each_record_counts_once_and_the_parameters_are_those_of_one_process(
+    kind, example, steps, tmp_path
+):
+    """The example of docs/trainers.md runs beside it, and learns."""
+    script, *arguments = example.split()
+    if arguments[-1] == "--output":
+        arguments.append(str(tmp_path / "bert"))
+    check(kind, tmp_path, 5, 11, str(EXAMPLES / script), *arguments)
+
+    *_, last = (tmp_path / "example.out").read_text().splitlines()
+    name, accuracy, *after = last.split()
+    assert ["accuracy", "after", str(steps), "steps"] == [name, *after]
+    assert float(accuracy) > 0.8
 
 
 # 21 steps in epochs of 7. Whoever is told after a step makes room after the next one.
@@ -132,7 +152,8 @@ def test_under_edl_launch_while_nodes_come_and_go_and_die(kind, tmp_path):
         assert 0 == job.wait(), job.said()
     subprocess.run([sys.executable, *script, "plain"], check=True, timeout=DEADLINE_S)
     print((tmp_path / "books-0").read_text(), difference(tmp_path))
-    steps = [list(map(int, line.split()[:2])) for line in (tmp_path / "books-0").open()]
+    lines = (tmp_path / "books-0").read_text().splitlines()
+    steps = [list(map(int, line.split()[:2])) for line in lines]
     assert [6, books.STEPS] == steps[-1]
     for round in 2, 6:  # planned: nothing is done twice
         first = steps.index(next(each for each in steps if each[0] == round))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,12 +10,10 @@ import torch
 from edl import launch
 from edl.adaptive import collective, session
 from edl.common.errors import UsageError
+from edl.integrations.passes import Batches
 
 pytest.importorskip("transformers", reason="pip install edl[transformers]")
 pytest.importorskip("accelerate", reason="pip install edl[transformers]")
-
-
-EXAMPLE = Path(__file__).parents[3] / "docs/examples/trainer_bert.py"
 
 
 class Net(torch.nn.Module):
@@ -98,6 +93,33 @@ def test_a_micro_batch_without_a_label_that_counts_is_nothing(make, monkeypatch)
     assert torch.allclose(expected(trainer, start, range(2, 8)), first, atol=1e-6)
 
 
+def test_a_record_that_is_repeated_for_want_of_others_does_not_count(make):
+    trainer = make()
+    trainer._batches = Batches(8, 8)
+    trainer.state.global_step = 1  # the second step, which has the ninth record only
+    factors = []
+    for rank in range(2):
+        trainer._edl._replicas = types.SimpleNamespace(rank=rank, replicas=2)
+        trainer.train_dataset = DATA[1:10]
+        trainer.get_train_dataloader()
+        batch = {"labels": torch.tensor([1])}
+        factors += trainer._weigh([batch], torch.device("cpu"))
+
+    assert [0, 2] == [float(factor) for factor in factors]
+
+
+def test_without_labels_micro_batches_weigh_by_their_records(make):
+    trainer = make()
+    trainer._batches = Batches(9, 2)
+    trainer.train_dataset = DATA[:9]
+    trainer._edl._replicas = types.SimpleNamespace(rank=0, replicas=1)
+    trainer.get_train_dataloader()
+
+    records = [1, 2, 2, 2, 2]
+    factors = trainer._weigh([{}] * len(records), torch.device("cpu"))
+    assert pytest.approx([number / 9 for number in records]) == factors
+
+
 def test_the_job_keeps_the_batch_that_its_first_round_made(make):
     first = make(batch=None, gradient_accumulation_steps=3)
     first.train()
@@ -161,16 +183,6 @@ def test_a_stream_is_refused(make):
         make(Stream(), max_steps=3).train()
 
 
-def test_the_example_learns_what_sentences_are_about(make, tmp_path, monkeypatch, capsys):
-    told = ["--output", str(tmp_path / "bert"), "--sentences", "1200", "--epochs", "3"]
-    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *told])
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-
-    words = capsys.readouterr().out.splitlines()[-1].split()
-    assert ["after", "57", "steps"] == words[2:]
-    assert float(words[1]) > 0.8
-
-
 def test_a_plain_trainer_with_the_callback_saves_in_its_own_way_and_makes_room(make, tmp_path):
     from transformers import Trainer, TrainingArguments
 
@@ -185,3 +197,27 @@ def test_a_plain_trainer_with_the_callback_saves_in_its_own_way_and_makes_room(m
 
     assert launch.DRAINED == left.value.code
     assert ["checkpoint-2"] == [path.name for path in (tmp_path / "own").iterdir()]
+
+
+def test_dropout_goes_on_where_it_was(make, tmp_path, monkeypatch):
+    def trained(folder, told_at):
+        monkeypatch.setenv("EDL_CHECKPOINT_PATH", str(tmp_path / folder))
+        session.reset()
+        torch.manual_seed(5)
+        trainer = make(num_train_epochs=3)
+        trainer.model.layer = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(2, 3))
+        told = types.SimpleNamespace(step=told_at)
+
+        def tell(args, state, control, **kwargs):
+            collective.preemption().requested |= state.global_step == told.step
+
+        monkeypatch.setattr(trainer._edl, "on_pre_optimizer_step", tell, raising=False)
+        trainer.train()
+        return trainer.model.state_dict()["layer.1.weight"]
+
+    whole = trained("whole", told_at=-1)
+    for told_at in (0, 4):  # it makes room in the midst of an epoch, and at the end of one
+        with pytest.raises(SystemExit):
+            trained("parts", told_at)
+
+    assert torch.equal(whole, trained("parts", told_at=-1))
