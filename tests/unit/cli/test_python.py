@@ -86,7 +86,7 @@ def test_settings_are_those_of_the_same_flags(
 
     assert (0, "") == (code, err)
     expected = yaml.safe_load(out)
-    with api.wanted("train", "iris", given) as begun:
+    with api.wanted("train", "train", "iris", given) as begun:
         settings = json.loads(begun.settings.to_json())
         assert expected == {name: settings[name] for name in expected}
 
@@ -95,7 +95,7 @@ def test_a_job_file_is_read_and_arguments_go_before_it(data: str, tmp_path: Path
     (tmp_path / "job.yaml").write_text("num_workers: 5\nnum_ps: 3\n")
     given = {"training_data": data, "config": str(tmp_path / "job.yaml"), "num_ps": 2}
 
-    with api.wanted("train", "iris", given) as begun:
+    with api.wanted("train", "train", "iris", given) as begun:
         assert (5, 2) == (begun.settings.num_workers, begun.settings.num_ps)
 
 
