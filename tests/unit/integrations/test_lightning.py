@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
 ]
+HOOK = object()  # the model has the loader
 RECORDS = TensorDataset(torch.arange(22.0).unsqueeze(1) / 22)
 QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
@@ -39,7 +40,7 @@ def elastic(tmp_path, monkeypatch):
 
 @pytest.fixture
 def fit(tmp_path):
-    def run(callback, loader=None, model=None, **arguments):
+    def run(callback, loader=None, model=None, checked=None, **arguments):
         told = {
             "max_epochs": 2,
             "use_distributed_sampler": False,
@@ -48,7 +49,8 @@ def fit(tmp_path):
         }
         told |= {"default_root_dir": str(tmp_path), **dict.fromkeys(QUIET, False)}
         trainer = lightning.Trainer(callbacks=[callback], **{**told, **arguments})
-        trainer.fit(model or Net(), loader or callback.loader(RECORDS))
+        loader = None if loader is HOOK else loader or callback.loader(RECORDS)
+        trainer.fit(model or Net(), loader, checked)
         return trainer
 
     return run
@@ -87,8 +89,8 @@ def test_a_job_that_is_over_ends_at_once_and_saves_nothing(elastic, fit):
     assert torch.equal(first.lightning_module.layer.weight, model.layer.weight)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_more_epochs_go_on_from_the_end_in_their_own_order(elastic, fit, num_workers):
+@pytest.mark.parametrize(("num_workers", "by_hook"), [(0, False), (1, False), (1, True)])
+def test_more_epochs_go_on_from_the_end_in_their_own_order(elastic, fit, num_workers, by_hook):
     seen = []
 
     class Noted(Net):
@@ -98,8 +100,13 @@ def test_more_epochs_go_on_from_the_end_in_their_own_order(elastic, fit, num_wor
 
     for epochs in (1, 3):
         callback = elastic(8)
-        loader = callback.loader(RECORDS, num_workers=num_workers)
-        fit(callback, loader, Noted(), max_epochs=epochs)
+        model = Noted()
+        if by_hook:
+            model.train_dataloader = lambda made=callback: made.loader(RECORDS, num_workers=1)
+            fit(callback, HOOK, model, max_epochs=epochs)
+        else:
+            loader = callback.loader(RECORDS, num_workers=num_workers)
+            fit(callback, loader, model, max_epochs=epochs)
 
     expected = [order(0, epoch, 0, 22, shuffle=True).tolist() for epoch in range(3)]
     assert expected == [seen[:22], seen[22:44], seen[44:]]
@@ -159,8 +166,17 @@ def test_the_environment_is_that_of_the_round(elastic, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("per_replica", [4, 8])  # with 8 a step is one batch, the last one too
-def test_dropout_goes_on_where_it_was(elastic, fit, tmp_path, monkeypatch, per_replica):
+@pytest.mark.parametrize(
+    ("batch_size", "per_replica", "told"),
+    [
+        (8, 4, [0, 4]),  # it makes room in the midst of an epoch, and at the end of one
+        (8, 8, [0, 4]),  # the batch that comes next is the last one
+        (22, 22, [0]),  # and the first
+    ],
+)
+def test_dropout_goes_on_where_it_was(
+    elastic, fit, tmp_path, monkeypatch, batch_size, per_replica, told
+):
     class Random(Net):
         told_at = -1
 
@@ -169,17 +185,21 @@ def test_dropout_goes_on_where_it_was(elastic, fit, tmp_path, monkeypatch, per_r
             kept = torch.nn.functional.dropout(batch[0], 0.5)
             return self.layer(kept).square().mean()
 
+        def validation_step(self, batch, batch_idx):
+            pass
+
     def trained(folder, told_at):
         monkeypatch.setenv("EDL_CHECKPOINT_PATH", str(tmp_path / folder))
         session.reset()
         torch.manual_seed(5)
         model = Random()
         model.told_at = told_at
-        fit(elastic(8, per_replica), model=model, max_epochs=3)
+        callback, checked = elastic(batch_size, per_replica), DataLoader(RECORDS, batch_size=11)
+        fit(callback, model=model, checked=checked, max_epochs=3, num_sanity_val_steps=0)
         return model.layer.weight
 
     whole = trained("whole", told_at=-1)
-    for told_at in (0, 4):  # it makes room in the midst of an epoch, and at the end of one
+    for told_at in told:
         with pytest.raises(SystemExit):
             trained("parts", told_at)
 

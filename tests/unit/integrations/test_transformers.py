@@ -64,13 +64,17 @@ def gradients(trainer, monkeypatch):
     return found
 
 
-def expected(trainer, start, rows):
+def mean_loss(model, rows):
+    batch = [DATA[row] for row in rows]
+    x, labels = (torch.stack([item[name] for item in batch]) for name in ("x", "labels"))
+    return model(x, labels)["loss"]
+
+
+def expected(start, rows):
     """Return the gradient of the mean loss over these records."""
     model = Net()
     model.load_state_dict(start)
-    batch = [DATA[row] for row in rows]
-    x, labels = (torch.stack([item[name] for item in batch]) for name in ("x", "labels"))
-    model(x, labels)["loss"].backward()
+    mean_loss(model, rows).backward()
     return model.layer.weight.grad
 
 
@@ -80,17 +84,23 @@ def test_a_gradient_is_the_mean_over_the_labels_that_count(make, monkeypatch):
 
     first, *_ = gradients(trainer, monkeypatch)
 
-    assert torch.allclose(expected(trainer, start, range(8)), first, atol=1e-6)
+    assert torch.allclose(expected(start, range(8)), first, atol=1e-6)
 
 
 def test_a_micro_batch_without_a_label_that_counts_is_nothing(make, monkeypatch):
-    ignored = [dict(item, labels=torch.tensor(-100)) for item in DATA[:2]] + DATA[2:]
-    trainer = make(ignored, max_grad_norm=0.0, train_sampling_strategy="sequential")
+    ignored = [dict(item, labels=torch.tensor(-100)) for item in DATA[2:4]]
+    told = {"train_sampling_strategy": "sequential", "logging_steps": 1}
+    trainer = make(DATA[:2] + ignored + DATA[4:], max_grad_norm=0.0, **told)
     start = {name: value.clone() for name, value in trainer.model.state_dict().items()}
 
     first, *_ = gradients(trainer, monkeypatch)
 
-    assert torch.allclose(expected(trainer, start, range(2, 8)), first, atol=1e-6)
+    rows = [0, 1, 4, 5, 6, 7]
+    assert torch.allclose(expected(start, rows), first, atol=1e-6)
+    model = Net()
+    model.load_state_dict(start)
+    logged = trainer.state.log_history[0]["loss"]
+    assert pytest.approx(mean_loss(model, rows).item(), abs=1e-4) == logged
 
 
 def test_a_record_that_is_repeated_for_want_of_others_does_not_count(make):
