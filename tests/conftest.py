@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tools import leaks, warm_nursery
+from tools import leaks, today, warm_nursery
 
 # A machine that is busy is no fault of a test.
 settings.register_profile("edl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("edl")
 
+today.set_day()
 
 # The threads of torch.compile, begun where nothing is kept from before, end with the process only.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 from tools.jobs import WAIT_S, counting_job, send
 from tools.servers import dense, table
+from tools.today import of_today
 
 RECORDS, EPOCHS = 2000, 2
 POINTS = ["lease", "commit", "answer", "requeue", "cut", "epoch_end", "evaluate", "shutdown"]
@@ -114,7 +115,7 @@ def restarts(job):
     return text.count("started again (epoch ")
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", of_today(POINTS))
 def test_a_master_killed_at_a_failpoint_goes_on(point, tmp_path, controller, monkeypatch):
     monkeypatch.setenv("EDL_FAULTS", controller.environment(f"master.{point}", "master.recover"))
     controller.kills = {f"master.{point}": [3 if point == "lease" else 1], "master.recover": [1]}

@@ -79,6 +79,7 @@ def test_definition_reaches_its_gate_on_real_data(
     assert {} == missed
 
 
+@pytest.mark.slow
 def test_resnet20_reaches_its_gate_with_the_statistics_of_its_batch_norms(data, tmp_path):
     """The gate is for the best checkpoint.
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+import pytest
 from tools.jobs import ZOO, Job, write_records
 from tools.stage import counts, each, edl, kill_jobs
 from tools.waiting import until
@@ -42,6 +43,7 @@ class Call(socketserver.StreamRequestHandler):
             self.wfile.write(b'{"do": "continue"}\n')
 
 
+@pytest.mark.slow
 def test_a_job_whose_servers_bind_it_is_given_more_of_them(tmp_path):
     """Broken once: LocalPlace changes the workers alone."""
     home, socket, kept = tmp_path / "home", tmp_path / "stations", tmp_path / "checkpoints"

@@ -163,6 +163,7 @@ def ready(cluster, namespace):
     return namespace
 
 
+@pytest.mark.slow
 def test_deepfm_makes_room_for_a_service_and_gets_it_back(cluster, ready, folder):
     """Train on real data with 2 servers and 4 low workers on 16 cores.
 
