@@ -76,7 +76,7 @@ test-ui: $(VENV)/.ui ## Test the dashboard's page in a browser (apt-get install 
 lint: $(VENV)/.installed ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
 format: $(VENV)/.installed ## Mend what ruff can mend, and format

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from tools.jobs import WAIT_S, counting_job, send
 from tools.servers import dense, table
-from tools.today import of_today
+from tools.today import of_today, on_day
 
 RECORDS, EPOCHS = 2000, 2
 POINTS = ["lease", "commit", "answer", "requeue", "cut", "epoch_end", "evaluate", "shutdown"]
@@ -275,6 +275,7 @@ def test_a_master_with_ten_thousand_open_tasks_leases_again_in_less_than_5_s(
     assert took_s < 5.0
 
 
+@on_day(1)
 def test_early_stopping_ends_at_the_same_record_and_keeps_the_same_best_when_the_master_is_killed(
     tmp_path, controller, monkeypatch
 ):

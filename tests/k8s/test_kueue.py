@@ -21,6 +21,7 @@ from tools.kube_api import GROUPS, ApiError, Object, path_of
 from tools.kube_namespace import Namespace
 from tools.kube_objects import IMAGE, condition, phase
 from tools.kueue import Kueue, crd
+from tools.today import on_day
 
 from edl.scheduler.workloads import QUEUE_LABEL
 
@@ -130,6 +131,7 @@ def other(name: str, cpu: str, priority: int) -> Object:
     }
 
 
+@on_day(1)
 def test_others_take_its_pieces_one_by_one_and_its_base_as_a_whole(namespace, scheduler, folder):
     """A job begins with its minimum, grows by pieces, and loses one of them, then all.
 

@@ -10,6 +10,7 @@ from tools.jobs import ZOO, write_records
 from tools.kube_objects import IMAGE, condition, phase
 from tools.schedulers import install, running
 from tools.servers import assert_exact
+from tools.today import on_day
 
 from edl.common import storage
 from edl.k8s.api import Api
@@ -60,6 +61,7 @@ def where(pods):
     }
 
 
+@on_day(0)
 def test_a_node_comes_for_a_job_and_another_one_when_it_has_a_notice(cluster, namespace, folder):
     install(namespace)
     cluster.wait(

@@ -8,6 +8,7 @@ from tools.jobs import ZOO, write_records
 from tools.kube_objects import IMAGE, phase
 from tools.schedulers import deployment, install
 from tools.servers import assert_exact
+from tools.today import on_day
 
 RECORDS = 1200
 FITS = 4  # workers of 3 cores: one on each node
@@ -41,6 +42,7 @@ def job(folder, name):
     return {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": about, "spec": spec}
 
 
+@on_day(1)
 def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(
     cluster, namespace, controller, folder
 ):

@@ -25,9 +25,12 @@ GRACE_S = 90.0  # seldom more than milliseconds; a watch of the Kubernetes API e
 
 # What is made once in a process, at its first use, and kept to the end of the process: the event
 # loops of grpc.aio and fsspec, the threads of ps/rows/work.py and memory.py, a thread of C that has
-# called Python (its entry is never removed), the clock of pytest-timeout.
+# called Python (its entry is never removed), the clock of pytest-timeout, tqdm's monitor and the
+# lock of its bars.
 _KEPT_LOOPS = re.compile(r"Thread-\d+ \(_poll_wrapper\)|fsspecIO")
-_KEPT_THREADS = re.compile(r"work_\d+|prepare-memory|Dummy-\d+|pytest_timeout .*")
+_MONITOR = "tqdm_monitor"
+_KEPT_THREADS = re.compile(rf"work_\d+|prepare-memory|Dummy-\d+|pytest_timeout .*|{_MONITOR}")
+_LOCK = re.compile(r"/dev/shm/sem\.\w+ \(deleted\)")
 # epoll and eventfd of the pools of gRPC and of event loops; devices; code that was just imported
 # or compiled, whose file is open for a moment; the load that ps/rows/work.py looks at.
 _KEPT_FILES = re.compile(
@@ -98,7 +101,9 @@ def _left(before: Held) -> list[str]:
     loops = sum(1 for each in now.threads - before.threads if _KEPT_LOOPS.fullmatch(each.name))
     for socket in [file for file in files if file.startswith("socket:")][: 2 * loops]:
         del files[socket]  # of the pair that wakes a loop
-    shared = (_mapped(place) for place in now.mappings - before.mappings)
+    shared = [_mapped(place) for place in now.mappings - before.mappings]
+    if any(each.name == _MONITOR for each in now.threads - before.threads):
+        shared = [file for file in shared if not _LOCK.fullmatch(file)]
     return [
         *(f"thread {thread.name!r}" for thread in _threads(before, now)),
         *(f"process {process} ({_command(process)})" for process in _processes(before, now)),

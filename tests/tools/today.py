@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import pytest
 
 DAY = "EDL_TEST_DAY"
+Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 def set_day() -> None:
@@ -20,15 +21,22 @@ def set_day() -> None:
     os.environ.setdefault(DAY, f"{datetime.datetime.now(datetime.UTC):%Y%m%d}")
 
 
-def of_today(cases: Iterable[Any], parts: int = 2) -> list[Any]:
-    """Return the cases as parameters, of which the days of `parts` days have one part each.
-
-    Those that are not of today are marked slow.
-    """
+def has_turn(number: int, parts: int) -> bool:
+    """Return whether this is the day of the cases of this number, one day in so many."""
     day = datetime.datetime.strptime(os.environ[DAY], "%Y%m%d").date().toordinal()
+    return number % parts == day % parts
+
+
+def on_day(number: int, parts: int = 2) -> Callable[[Test], Test]:
+    """Mark a test as slow on all days but those of its number."""
+    return lambda test: test if has_turn(number, parts) else pytest.mark.slow(test)
+
+
+def of_today(cases: Iterable[Any], parts: int = 2) -> list[Any]:
+    """Return the cases as parameters, marked as slow but for every so many-th, each day others."""
     found = []
     for number, case in enumerate(cases):
         given = case if hasattr(case, "marks") else pytest.param(case)
-        slow = [] if number % parts == day % parts else [pytest.mark.slow]
-        found.append(pytest.param(*given.values, marks=[*given.marks, *slow], id=given.id))
+        marks = given.marks if has_turn(number, parts) else [*given.marks, pytest.mark.slow]
+        found.append(pytest.param(*given.values, marks=marks, id=given.id))
     return found

@@ -11,10 +11,11 @@ _READ_AT_IMPORT = (
     *("MALLOC_", "GLIBC_", "LD_", "PYTHON", "EDL_FAULTS", "EDL_NET", "EDL_KERNEL"),
 )
 # Set in the tests' own processes by what these import: torch once it has compiled, scikit-learn, a
-# benchmark. None of them matters to a job.
+# benchmark, Lightning. None of them matters to a job.
 _SET_MEANWHILE = (
     *("TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"),
     "OPENBLAS_NUM_THREADS",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
 )
 _SPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 

@@ -199,7 +199,7 @@ def test_top_shows_a_job_of_a_cluster_as_one_of_this_machine(run: Run, demo: Run
     assert "demo running 60 % 2/3 1,930" in lines(listed)[3]
     assert "worker-1 is lost: task 17 is leased again from position 128" in told
     assert state(run) == json.loads(found)["status"]
-    assert ["scale", "stop", "suspend", "resume"] == json.loads(found)["actions"]
+    assert ["scale", "checkpoint", "stop", "suspend", "resume"] == json.loads(found)["actions"]
 
 
 def test_top_adds_up_what_pods_ask_for(run: Run, demo: Run, server: ApiServer) -> None:

@@ -119,7 +119,8 @@ def test_a8_a_worker_that_slept_past_its_lease_is_fenced_everywhere(start):
         while not stop.wait(0.1):
             keeper.client.heartbeat()
 
-    threading.Thread(target=beat, daemon=True).start()
+    beating = threading.Thread(target=beat, daemon=True)
+    beating.start()
     try:
         again = keeper.lease()
         while again.id != task.id:
@@ -138,6 +139,7 @@ def test_a8_a_worker_that_slept_past_its_lease_is_fenced_everywhere(start):
         assert 0 == job.cli.status()[1]["restarts"]["preemptions"]
     finally:
         stop.set()
+        beating.join(60.0)  # before its channel is closed
 
 
 def test_a_worker_that_stays_silent_is_killed_and_replaced(start):
