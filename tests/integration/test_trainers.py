@@ -27,6 +27,12 @@ KINDS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the processes of a test find what the tests import."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+
+
 def needed(kind: str) -> list[str]:
     for module in KINDS[kind]:
         library = module.split(".")[0]

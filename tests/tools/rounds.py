@@ -37,7 +37,7 @@ def run(
     with open(folder / "log", "wb") as out:
         process = subprocess.Popen(
             command,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=out,
             stderr=out,
             stdin=subprocess.DEVNULL,
