@@ -26,28 +26,32 @@ _END_S = 10.0  # for a dashboard that is told to end
 _ALONE = {"queue": "queue", "dry_run": "dry_run", "as_objects": "yaml"}
 _EXTRA = "edl dashboard needs starlette and uvicorn: pip install 'edl[dashboard]'"
 
-
-@click.command(context_settings=NAMES)
-@click.argument("job", required=False, shell_complete=complete_jobs)
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="0: any that is free.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option(
+# Of all commands that show jobs.
+from_option = click.option(
     "--from",
     "folder",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Show the job in this folder, whose processes may all be gone.",
 )
+prices_option = click.option(
+    "--prices",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Tell what a job costs by this file, as `edl cost`.",
+)
+
+
+@click.command(context_settings=NAMES)
+@click.argument("job", required=False, shell_complete=complete_jobs)
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@from_option
 @click.option(
     "--export", metavar="FILE.html", help="Write a job's page as one file, and serve nothing."
 )
 @click.option("--allow_actions", is_flag=True, help="Let the page scale, stop, suspend jobs.")
 @click.option("--demo", is_flag=True, help="With --allow_actions: let it kill processes, too.")
-@click.option(
-    "--prices",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Tell what a job costs by this file, as `edl cost`.",
-)
+@prices_option
 @click.option(
     "--allow_host", multiple=True, metavar="NAME", help="A name by which a proxy asks for it."
 )
@@ -72,8 +76,7 @@ def dashboard(
     """
     if given["demo"] and not given["allow_actions"]:
         raise UsageError("--demo lets the page kill processes: add --allow_actions.")
-    if folder is not None and (namespace or runtime != "local"):
-        raise UsageError("--from is of a folder of this machine: leave out --runtime, --namespace.")
+    check_from(folder, runtime, namespace)
     check_installed()
     from ..dashboard import server
 
@@ -86,6 +89,12 @@ def dashboard(
         chosen = jobs.find(job).name if job or folder is not None else ""
         shown, prices = quote(chosen, safe=""), given["prices"] or ""
         server.serve(jobs, shown, _place(given), _actions(given), click.echo, prices)
+
+
+def check_from(folder: Path | None, runtime: str, namespace: str) -> None:
+    """Check that --from is given for this machine only. Raises UsageError."""
+    if folder is not None and (namespace or runtime != "local"):
+        raise UsageError("--from is of a folder of this machine: leave out --runtime, --namespace.")
 
 
 def check_installed() -> None:

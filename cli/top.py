@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..common.errors import UsageError
-from .dashboard import jobs_at
+from .dashboard import check_from, from_option, jobs_at, prices_option
 from .options import NAMES
 from .output import is_drawn, outputs, print_data, print_report
 from .place import cluster_job, complete_jobs, where
@@ -28,18 +27,8 @@ _WIDE = 160  # columns in a pipe, where nothing is cut for a screen
 @click.argument("job", required=False, shell_complete=complete_jobs)
 @click.option("--once", is_flag=True, help="Print what there is now, as in a pipe, and end.")
 @click.option("--pods", is_flag=True, help="What the pods of a job ask for, use and do, once.")
-@click.option(
-    "--from",
-    "folder",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Show the job in this folder, whose processes may all be gone.",
-)
-@click.option(
-    "--prices",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Tell what a job costs by this file, as `edl cost`.",
-)
+@from_option
+@prices_option
 @outputs()
 @where
 def top(
@@ -56,8 +45,7 @@ def top(
 
     In a pipe, with --once or with -o it prints what there is now.
     """
-    if folder is not None and (namespace or runtime != "local"):
-        raise UsageError("--from is of a folder of this machine: leave out --runtime, --namespace.")
+    check_from(folder, runtime, namespace)
     if pods:
         _pods(job, output, runtime, namespace)
         return

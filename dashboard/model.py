@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..jobs import figures
 from ..jobs.history import Line, curves, evaluated
 from ..jobs.job import ENDED, Status
 from .health import health
@@ -20,6 +21,12 @@ SCHEMA = "edl-dashboard-1"
 MOST_EVENTS = 500
 _RATE_S = 1.0  # the least time over which a rate of calls is measured
 _OVER = (*ENDED, "dead")
+_USES = {
+    "useful_s": "useful",
+    "recompute_s": "recomputed",
+    "start_s": "starting",
+    "idle_s": "idle",
+}
 
 Snapshot = dict[str, Any]
 
@@ -150,16 +157,13 @@ def meter_of(status: Status) -> dict[str, Any] | None:
 
 def goodput(status: Status) -> dict[str, float]:
     """Return the seconds that the job's machines were used for, in sum; unknown ones are absent."""
-    machines = (status.get("usage") or {}).get("machines") or []
-    names = ("useful_s", "useful"), ("recompute_s", "recomputed"), ("start_s", "starting")
-    sums = {to: sum(float(m.get(of) or 0.0) for m in machines) for of, to in names}
-    sums["idle"] = sum(float(machine.get("idle_s") or 0.0) for machine in machines)
+    spent = figures.machine_seconds(status)
+    sums = {name: spent.get(told, 0.0) for told, name in _USES.items()}
     for cause in ("data", "servers", "teachers"):
-        told = [float(m[name]) for m in machines if (name := f"waited_{cause}_s") in m]
-        if told:
-            sums[f"waiting_{cause}"] = min(sum(told), sums["useful"])
+        if (waited := spent.get(f"waited_{cause}_s")) is not None:
+            sums[f"waiting_{cause}"] = min(waited, sums["useful"])
             sums["useful"] -= sums[f"waiting_{cause}"]
-    return {name: round(value, 1) for name, value in sums.items()} if machines else {}
+    return {name: round(value, 1) for name, value in sums.items()} if spent else {}
 
 
 class _Shard:

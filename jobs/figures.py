@@ -1,4 +1,4 @@
-"""A job's figures as short texts: its progress, its rate, its restarts, what was quarantined.
+"""A job's figures, as short texts or sums: progress, rate, restarts, what was quarantined.
 
 All are pure functions of the status that the master answers (docs/cli.md lists its fields).
 """
@@ -20,6 +20,16 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def machine_seconds(status: Status) -> dict[str, float]:
+    """Return the seconds of a job's machines in sum, by use: useful_s, ...; {}: none is known."""
+    sums: dict[str, float] = {}
+    for machine in (status.get("usage") or {}).get("machines") or []:
+        for name, seconds in machine.items():
+            if name.endswith("_s"):
+                sums[name] = sums.get(name, 0.0) + float(seconds or 0.0)
+    return sums
 
 
 def progress(status: Status) -> str:

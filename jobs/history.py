@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from . import figures
 from .job import Status
 
 log = logging.getLogger(__name__)
@@ -36,12 +37,10 @@ def standing(status: Status) -> dict[str, float]:
     """Return a job's workers, all its restarts, and the useful share of its machines' time."""
     workers = [each for each in status.get("workers") or () if each["heartbeat_age_s"] is not None]
     told = {"workers": float(len(workers)), "restarts": float(sum(status["restarts"].values()))}
-    machines = (status.get("usage") or {}).get("machines") or []
-    spent = ("useful_s", "recompute_s", "start_s", "idle_s")
-    total = sum(float(machine.get(name) or 0.0) for machine in machines for name in spent)
+    spent = figures.machine_seconds(status)
+    total = sum(spent.get(name, 0.0) for name in ("useful_s", "recompute_s", "start_s", "idle_s"))
     if total > 0:
-        useful = sum(float(machine.get("useful_s") or 0.0) for machine in machines)
-        told["goodput"] = round(useful / total, 4)
+        told["goodput"] = round(spent.get("useful_s", 0.0) / total, 4)
     return told
 
 

@@ -1,4 +1,4 @@
-"""What is to be told of a job's history, and what of it was told already. Pure.
+"""The pieces of a job's history that a logger is still to be told, by a cursor. Pure.
 
 The history (jobs/history.py) is only ever appended to, and what is told of a line depends on the
 lines before it alone, so that telling it again from an older cursor says the same again, however

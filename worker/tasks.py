@@ -6,6 +6,7 @@ the EVALUATE_END task merges them (nn/metrics.py: states add, so the merge is ex
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 from pathlib import Path
@@ -107,7 +108,7 @@ class DefinitionTasks:
     def task_end(self, lease: Lease) -> None:
         self._call("on_task_end", pb.TaskKind.Name(lease.task.kind).lower())
 
-    @property
+    @functools.cached_property  # each step asks
     def follows_steps(self) -> bool:
         """Whether the definition wants to be told of steps, or of their epochs."""
         return any(hasattr(self._definition.callbacks, name) for name in _OF_STEPS)

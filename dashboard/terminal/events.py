@@ -1,4 +1,4 @@
-"""What comes to the state machine of `edl top`, and what follows of it (machine.py)."""
+"""The events that the state machine of `edl top` takes, and its effects (machine.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `edl top` shows, and what follows of a key or of news: a state machine. Pure.
+"""The state machine of `edl top`: what is shown, and what a key or news changes of it. Pure.
 
 `step` takes a state and an event, and returns the next state and the effects: what the loop must
 open, close or do. Nothing is done to a job without a question that was answered by `y`.
@@ -73,7 +73,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class State:
-    """What is shown. `alone`: one job was asked for, and there is no list behind it.
+    """The state: all that is shown. `alone`: one job was asked for, and there is no list behind it.
 
     `rows`: of the table that is shown, in its order, which `step` keeps.
     """

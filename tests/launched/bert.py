@@ -7,7 +7,6 @@ import torch
 from launched import books
 from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments, set_seed
 
-from edl.common.order import order
 from edl.integrations.transformers import EdlCallback, ElasticTrainer
 
 folder = Path(sys.argv[1])
@@ -53,24 +52,11 @@ class NotedPlain(Trainer):
         return super().training_step(model, inputs, *args, **kwargs)
 
     def _get_train_sampler(self, train_dataset=None):
-        return Order()
-
-
-class Order(torch.utils.data.Sampler):
-    """The order of the epochs that ElasticTrainer has."""
-
-    epoch = -1
-
-    def __len__(self):
-        return books.RECORDS
-
-    def __iter__(self):
-        self.epoch += 1
-        yield from order(books.SEED, self.epoch, 0, books.RECORDS, shuffle=True).tolist()
+        return books.Order()
 
 
 class Notes(EdlCallback):
-    """What notes a step, and may hold after it."""
+    """A callback that notes each step, and may hold after it."""
 
     def on_step_end(self, args, state, control, **kwargs):
         ledger.stepped(state.global_step)

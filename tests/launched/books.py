@@ -1,4 +1,4 @@
-"""What the scripts of others' trainers have in common: records, books, and how far they may go.
+"""The common part of the scripts of others' trainers: records, books, how far they may go.
 
 Run by `edl launch`. FOLDER gets lines `ROUND STEP RECORD...` in `books-RANK`, one for each
 optimizer step. While `limit` has ROUND and STEP, rank 0 goes no further than that: it holds after
@@ -9,16 +9,31 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from edl.adaptive import collective
+from edl.common.order import order
 
 RECORDS, BATCH, EPOCHS, WIDTH = 54, 8, 3, 6
 STEPS = EPOCHS * -(-RECORDS // BATCH)
 SEED = 0
 HOLD_S = 300.0
+
+
+class Order(torch.utils.data.Sampler[int]):
+    """The order of the records that the elastic trainers have, epoch by epoch, for a plain one."""
+
+    epoch = -1
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        yield from order(SEED, self.epoch, 0, RECORDS, shuffle=True).tolist()
 
 
 class Books:

@@ -11,8 +11,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer, seed_everythin
 from sklearn.datasets import load_digits
 from torch import nn
 
-from edl.common.order import order
-
 folder = Path(sys.argv[1])
 plain = sys.argv[2:] == ["plain"]
 torch.set_num_threads(1)
@@ -31,19 +29,6 @@ class Digits(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         return PIXELS[index], DIGITS[index], index
-
-
-class Ordered(torch.utils.data.Sampler):
-    """The order of the epochs that the elastic loader has."""
-
-    epoch = -1
-
-    def __len__(self):
-        return books.RECORDS
-
-    def __iter__(self):
-        self.epoch += 1
-        yield from order(books.SEED, self.epoch, 0, books.RECORDS, shuffle=True).tolist()
 
 
 class Network(LightningModule):
@@ -68,7 +53,7 @@ class Network(LightningModule):
 
 
 class Notes(Callback):
-    """What notes the records of each step, and how often was validated."""
+    """A callback that notes each step, and when was validated."""
 
     def on_train_batch_end(self, trainer, *args):
         if trainer.global_step > self.step:
@@ -111,7 +96,7 @@ checked = torch.utils.data.DataLoader(Digits(), batch_size=9)
 model = Network()
 if plain:
     trainer = Trainer(callbacks=[Notes()], devices=1, **common)
-    loader = torch.utils.data.DataLoader(Digits(), batch_size=books.BATCH, sampler=Ordered())
+    loader = torch.utils.data.DataLoader(Digits(), batch_size=books.BATCH, sampler=books.Order())
 else:
     from edl.integrations.lightning import EdlCallback, EdlEnvironment
 
