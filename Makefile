@@ -28,9 +28,6 @@ FAST := $(addprefix tests/unit/, api goodput chaos/test_schedule.py chaos/test_i
 	$(patsubst %,worker/test_%.py, batch_rule batches leaving slices tasks))
 # For test-ui, out of the npm registry: finds what a page withholds from those who cannot see it.
 AXE ?= axe-core@4.14.1
-# For test-k8s: Kubernetes 1.20.2's programs. Without the file they are built from Debian's source.
-KUBERNETES_BINARIES ?= $(abspath $(lastword $(wildcard ../shared/cluster/kubernetes-*-linux-amd64.tar.zst)))
-export KUBERNETES_BINARIES
 
 .PHONY: help demo fast test test-k8s test-ui lint format docs map bench protos release clean
 

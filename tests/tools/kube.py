@@ -10,8 +10,8 @@ cluster is.
     K8S_ATTACH=1             uses that one instead of starting another
     K8S_CLUSTER, K8S_PORT    name and port, so that two can run side by side (k8s, 6443):
                              a process of pytest -n has k8s0 and 6443, the next k8s1 and 6444
-    KUBERNETES_BINARIES      a kubernetes-*-linux-amd64.tar.zst; without one, built from source
-    KUBERNETES_BUILD=0       rather skip the tests than build (5 minutes)
+    KUBERNETES_CACHE         where the programs are kept, and what `make kubernetes` has made of them
+    KUBERNETES_KITS          a folder that may have such a kit, too
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parents[1] / "k8s" / "cluster"
 CLUSTERS = Path("/var/tmp/edl-clusters")  # /tmp may be an overlay or a tmpfs; this lasts a reboot
-CACHE = "~/.cache/edl"  # of programs that were built, as cluster/common.sh has it
-START_S = 120.0  # about 15 on two idle cores
+START_S = 120.0  # about 20 on two idle cores
 OTHERS_END_S = 90  # how long the keeper of an earlier run may take to bring its cluster down
 
 
@@ -201,7 +200,7 @@ class Cluster:
         """Run the real kubectl; return what it prints. Raises AssertionError with its words."""
         cache = self.state / "kubectl-cache"  # its default would outlive this cluster
         done = subprocess.run(
-            ["kubectl", f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}", *arguments],
+            [kit() / "kubectl", f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}", *arguments],
             input=stdin or "",
             capture_output=True,
             check=False,
@@ -326,6 +325,25 @@ class Cluster:
         return self._script("cluster.sh", "status", timeout_s=30)
 
 
+def kit() -> Path:
+    """Return the folder of the programs of Kubernetes, etcd and Kueue, once they are unpacked."""
+    return Path(_variable("BIN"))
+
+
+def kit_file() -> Path:
+    """Return the file that they are unpacked from, as tests/k8s/cluster/kit/make.sh makes it."""
+    return Path(_variable("KIT"))
+
+
+@functools.cache
+def _variable(name: str) -> str:
+    """Return a variable of the scripts."""
+    script = f'. "$0/common.sh"; printf %s "${name}"'
+    return subprocess.run(
+        ["bash", "-c", script, str(SCRIPTS)], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+
+
 def images() -> dict[str, Object]:
     """Return the images that process nodes know: this environment and checkout, and a pause.
 
@@ -354,10 +372,8 @@ def why_not() -> str:
         return "a Kubernetes cluster for tests needs root, for network namespaces and mounts"
     if not Path("/etc/debian_version").exists() or shutil.which("apt-get") is None:
         return "a Kubernetes cluster for tests needs Debian, whose packages it is made of"
-    file, cache = os.environ.get("KUBERNETES_BINARIES"), os.environ.get("KUBERNETES_CACHE")
-    there = file or any(Path(cache or CACHE).expanduser().glob("**/kube-apiserver"))
-    if os.environ.get("KUBERNETES_BUILD") == "0" and not there:
-        return "there are no programs of Kubernetes, and KUBERNETES_BUILD=0 forbids to build them"
+    if not (kit() / "kube-apiserver").exists() and not kit_file().exists():
+        return f"there is no {kit_file().name}: `make kubernetes` builds it (Go 1.26, 20 minutes)"
     namespaces = ["unshare", "--net", "--mount", "true"]
     allowed = subprocess.run(namespaces, capture_output=True, check=False)
     if allowed.returncode != 0:

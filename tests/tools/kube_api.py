@@ -23,7 +23,7 @@ GROUPS = {
     **dict.fromkeys(("deployments", "replicasets"), "apis/apps/v1"),
     "jobs": "apis/batch/v1",
     "leases": "apis/coordination.k8s.io/v1",
-    "poddisruptionbudgets": "apis/policy/v1beta1",
+    "poddisruptionbudgets": "apis/policy/v1",
     "networkpolicies": "apis/networking.k8s.io/v1",
     "customresourcedefinitions": "apis/apiextensions.k8s.io/v1",
     "edljobs": "apis/edl.dev/v1alpha1",

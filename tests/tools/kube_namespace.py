@@ -18,7 +18,7 @@ from tools.kube_objects import any_started, phase
 
 T = TypeVar("T")
 
-REAL_LOGS = Path("/var/log/pods")  # a kubelet of 1.20 knows no other place
+REAL_LOGS = Path("/var/log/pods")  # the kubelet's own default
 LOG_LINES = 60  # of a pod, in a report
 
 

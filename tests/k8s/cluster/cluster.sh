@@ -10,7 +10,7 @@ EVICT=${EVICT:-3}       # seconds until a lost node's pods are evicted (Kubernet
 
 api() { curl -sk -m 2 -H "Authorization: Bearer $(cat "$PKI/admin.token")" "https://127.0.0.1:$PORT$1"; }
 ready() { [ "$(api /readyz)" = ok ]; }
-accounts() { api /api/v1/namespaces/default/serviceaccounts/default | grep -q '"secrets"'; }
+there() { api "$1" | grep -q '"uid"'; }
 services() { inside curl -sk -m 1 -o /dev/null "https://$API_IP:443/readyz"; }
 
 certificates() {
@@ -77,7 +77,7 @@ up() {
   mountpoint -q "$STATE/etcd" || mount -t tmpfs -o mode=700,size=2g etcd "$STATE/etcd"
   ( certificates ) && network || exit 1
   local etcd=http://127.0.0.1:2379 peer=http://127.0.0.1:2380
-  start etcd etcd --data-dir "$STATE/etcd" --log-level warn \
+  start etcd "$BIN/etcd" --data-dir "$STATE/etcd" --log-level warn \
     --listen-client-urls $etcd --advertise-client-urls $etcd --listen-peer-urls $peer \
     --initial-advertise-peer-urls $peer --initial-cluster default=$peer
   start apiserver "$BIN/kube-apiserver" --etcd-servers=$etcd --bind-address=0.0.0.0 \
@@ -102,14 +102,10 @@ up() {
     --node-monitor-grace-period="$GRACE" --node-monitor-period=2s --v=1
   start scheduler "$BIN/kube-scheduler" --kubeconfig="$PKI/kube-scheduler.kubeconfig" \
     --leader-elect=false --bind-address=127.0.0.1 --v=2
-  start proxy "$BIN/kube-proxy" --kubeconfig="$PKI/kube-proxy.kubeconfig" --proxy-mode=iptables \
-    --cluster-cidr=$PODS --hostname-override=cluster --bind-address=$NODE_IP \
-    --conntrack-max-per-core=0 --conntrack-tcp-timeout-established=0 \
-    --conntrack-tcp-timeout-close-wait=0 --healthz-bind-address=127.0.0.1:10256 \
-    --metrics-bind-address=127.0.0.1:10249 --iptables-sync-period=5s \
-    --iptables-min-sync-period=200ms --v=1
   start dns python3 "$HERE/minidns.py" $DNS_IP $SERVER "$(cat "$PKI/admin.token")" "$PKI/ca.crt"
-  until_ 60 "the default service account" accounts && until_ 60 "kube-proxy" services || exit 1
+  local default=/api/v1/namespaces/default  # with these two pods can be made
+  until_ 60 "the default service account" there $default/serviceaccounts/default &&
+    until_ 60 "the CA's ConfigMap" there $default/configmaps/kube-root-ca.crt || exit 1
   echo "KUBECONFIG=$STATE/kubeconfig"
 }
 
@@ -119,7 +115,18 @@ nodes() {
     python3 -m prockubelet --server $SERVER --token "$(cat "$PKI/admin.token")" \
     --ca "$PKI/ca.crt" --cert "$PKI/apiserver.crt" --key "$PKI/apiserver.key" \
     --root "$STATE/nodes" --images "$STATE/images.json" --cgroup "edl-$CLUSTER" \
-    --netns-prefix "${CLUSTER}_" --bridge $BRIDGE --cidr $PODS --dns $DNS_IP --node-ip $NODE_IP "$@"
+    --netns-prefix "${CLUSTER}_" --bridge $BRIDGE --cidr $PODS --dns $DNS_IP --node-ip $NODE_IP \
+    --version "v$KUBERNETES" "$@"
+  # kube-proxy asks for its own Node first, waits 30 s for it, and ends when that is deleted.
+  until_ 30 "the first node" there /api/v1/nodes/pk-0 || exit 1
+  start proxy bash -c 'trap "kill \$p; exit" TERM; while :; do "$0" "$@" & p=$!; wait $p; sleep 1; done' \
+    "$BIN/kube-proxy" --kubeconfig="$PKI/kube-proxy.kubeconfig" --proxy-mode=iptables \
+    --cluster-cidr=$PODS --hostname-override=pk-0 --bind-address=$NODE_IP \
+    --conntrack-max-per-core=0 --conntrack-tcp-timeout-established=0 \
+    --conntrack-tcp-timeout-close-wait=0 --healthz-bind-address=127.0.0.1:10256 \
+    --metrics-bind-address=127.0.0.1:10249 --iptables-sync-period=5s \
+    --iptables-min-sync-period=200ms --v=1
+  until_ 60 "kube-proxy" services || exit 1
 }
 
 down() {  # also what a killed run left: the namespaces say which processes are this cluster's

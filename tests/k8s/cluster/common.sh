@@ -4,8 +4,11 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CLUSTER=${CLUSTER:-k8s0}                                # name, and that of its network namespace
 PORT=${PORT:-6443}                                      # of the API on this machine's loopback
 STATE=${STATE:-/var/tmp/edl-clusters/$CLUSTER}          # of this cluster; removed by `cluster.sh down`
-CACHE=${KUBERNETES_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/edl/kubernetes-1.20.2}  # binaries; shared, kept
-BIN=$CACHE/bin LOGS=$STATE/logs PKI=$STATE/pki
+. "$HERE/versions"
+CACHE=${KUBERNETES_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/edl/kubernetes}  # programs, images; shared, kept
+KIT=$CACHE/kube-$KUBERNETES-linux-amd64.tar.zst         # as kit/make.sh makes it
+[ -f "$KIT" ] || KIT=${KUBERNETES_KITS:-$HERE/../../../../shared/cluster}/${KIT##*/}
+BIN=$CACHE/$KUBERNETES LOGS=$STATE/logs PKI=$STATE/pki
 SERVER=https://127.0.0.1:6443                           # inside the namespace
 NODE_IP=10.77.0.1 SERVICES=10.96.0.0/16 API_IP=10.96.0.1 DNS_IP=10.96.0.10 PODS=10.244.0.0/16
 BRIDGE=pods0

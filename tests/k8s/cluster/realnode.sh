@@ -1,6 +1,6 @@
 #!/bin/bash
 # realnode.sh images | system | up | import FILE.tar | down
-# A real node (containerd, runc, a CNI bridge and kubelet 1.20) beside the process nodes, in the
+# A real node (containerd, runc, a CNI bridge and kubelet) beside the process nodes, in the
 # network namespace of a cluster that `cluster.sh up` started. Its label is type=real. First:
 # REAL=1 ./build.sh. Images come by `import`, a docker-archive such as mkimage.py makes; `system` says
 # where one of a small Debian is, on which others can be built.
@@ -85,6 +85,8 @@ tlsPrivateKeyFile: $PKI/apiserver.key
 readOnlyPort: 0
 oomScoreAdj: 0
 maxPods: 110
+containerRuntimeEndpoint: unix://$SOCKET
+failCgroupV1: false
 X
 }
 
@@ -101,8 +103,7 @@ up() {
     ctr_ images ls -q | grep -q "local/$image:" || import "$IMAGES/$image.tar" || exit 1
   done
   start kubelet "$BIN/kubelet" --config="$STATE/kubelet.yaml" --kubeconfig="$PKI/node.kubeconfig" \
-    --root-dir="$STATE/kubelet" --container-runtime=remote \
-    --container-runtime-endpoint="unix://$SOCKET" --hostname-override=$NODE --node-ip=$NODE_IP \
+    --root-dir="$STATE/kubelet" --hostname-override=$NODE --node-ip=$NODE_IP \
     --register-node=true --node-labels=type=real --cert-dir="$STATE/kubelet/pki" --v=2
 }
 

@@ -8,11 +8,12 @@ from . import logs
 from .api import Api
 from .network import Network
 from .node import Nodes, on_signal
+from .volumes import KINDS
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="prockubelet", description="A process kubelet.")
-    for name in ("server", "token", "ca", "cert", "key", "root", "images", "cgroup"):
+    for name in ("server", "token", "ca", "cert", "key", "root", "images", "cgroup", "version"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("bridge", "cidr", "dns", "node-ip", "netns-prefix"):
         parser.add_argument(f"--{name}", required=True)
@@ -45,11 +46,14 @@ def main():
         dns=given.dns,
         log_port=given.log_port,
         cgroup=given.cgroup,
+        version=given.version,
     )
     nodes.prepare()
     on_signal(nodes)
     logs.serve(nodes, cert=given.cert, key=given.key)
     threading.Thread(target=nodes.heartbeat, args=(given.heartbeat_s,), daemon=True).start()
+    for kind in KINDS.values():
+        threading.Thread(target=nodes.follow_data, args=(kind,), daemon=True).start()
     nodes.follow_pods()
 
 

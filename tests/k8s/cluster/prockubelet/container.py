@@ -4,8 +4,10 @@ import contextlib
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +21,9 @@ SCRIPT = Path(__file__).with_name("container.sh")
 WRAP = 'exec 3>&2 2>/dev/null; /bin/sh "$0" "$@" 2>&3 3>&-; exit $?'
 NICE = "5"  # the control plane must not starve behind the pods: a late heartbeat is a lost node
 BACKOFF_S, BACKOFF_MAX_S, BACKOFF_RESET_S = 1.0, 30.0, 600.0  # kubelet's: 10, 300, 600
+# What a container runtime gives where the image says nothing.
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+NSENTER, UNSHARE = shutil.which("nsenter"), shutil.which("unshare")
 _VARIABLE = re.compile(r"\$\$|\$\(([^)]+)\)")
 
 
@@ -26,8 +31,10 @@ class Container:
     def __init__(self, pod, spec, *, init=False):
         self.pod, self.spec, self.init = pod, spec, init
         self.name = spec["name"]
+        self.sidecar = init and spec.get("restartPolicy") == "Always"
         self.restarts = 0
-        self.process = None
+        self.process = self.thread = None
+        self.begun, self.over = threading.Event(), threading.Event()  # for a sidecar
         self.last = {}
         waits = pod.inits and not init
         self.state = {"waiting": {"reason": "PodInitializing" if waits else "ContainerCreating"}}
@@ -44,7 +51,7 @@ class Container:
             "image": self.spec.get("image", ""),
             "imageID": "process",
             "restartCount": self.restarts,
-            "ready": self.exit_code == 0 if self.init else running,
+            "ready": running if self.sidecar or not self.init else self.exit_code == 0,
             "started": running,
             "state": self.state,
             "lastState": self.last,
@@ -54,6 +61,20 @@ class Container:
     def _id(self):
         return f"process://{self.pod.uid}-{self.name}-{self.restarts}"
 
+    def start(self, policy):
+        def run():
+            try:
+                self.run(policy)
+            finally:
+                self.begun.set()
+
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+
+    def join(self, timeout_s=None):
+        if self.thread is not None:
+            self.thread.join(timeout_s)
+
     def run(self, policy):
         """Run until the restart policy is content; return the exit code."""
         delay_s = BACKOFF_S
@@ -62,8 +83,8 @@ class Container:
             code, reason = self._once(started)
             self.state = {"terminated": self._ended(code, reason, started)}
             content = policy == "Never" or (policy == "OnFailure" and code == 0)
-            if self.pod.stopping.is_set() or content:
-                if len(self.pod.containers) > 1 or self.init:
+            if self.pod.stopping.is_set() or self.over.is_set() or content:
+                if len(self.pod.containers) > 1 or self.init or self.pod.sidecars:
                     self.pod.push()  # the last one's end goes out together with the pod's phase
                 return code
             self.pod.push()
@@ -110,8 +131,8 @@ class Container:
             "PK_CWD": self.spec.get("workingDir") or image.get("cwd", "/"),
             "PK_NICE": NICE,
         }
-        enter = ["nsenter", f"--net=/run/netns/{pod.netns}"] if pod.netns else []
-        unshare = ["unshare", "-m", "-u", "-p", "-i", "--", "/bin/sh", "-c", WRAP, str(SCRIPT)]
+        enter = [NSENTER, f"--net=/run/netns/{pod.netns}"] if pod.netns else []
+        unshare = [UNSHARE, "-m", "-u", "-p", "-i", "--", "/bin/sh", "-c", WRAP, str(SCRIPT)]
         with open(pod.logs / f"{self.name}-{self.restarts}.log", "ab", 0) as out:
             self.process = subprocess.Popen(
                 [*enter, *unshare, *command],
@@ -122,8 +143,9 @@ class Container:
                 start_new_session=True,
             )
             self.state = {"running": {"startedAt": started}}
+            self.begun.set()
             pod.push()
-            if pod.stopping.is_set():
+            if pod.stopping.is_set() and not self.sidecar or self.over.is_set():
                 self.kill(signal.SIGKILL)
             code = self.process.wait()
         oom = any(_oom_kills(group) for group in groups)
@@ -138,6 +160,7 @@ class Container:
         name, policy = self.spec.get("image"), self.spec.get("imagePullPolicy")
         reason = "ErrImageNeverPull" if policy == "Never" else "ImagePullBackOff"
         self.state = {"waiting": {"reason": reason, "message": f'no image "{name}" on this node'}}
+        self.begun.set()
         self.pod.push()
         self.pod.stopping.wait()
         return 137, "Error"
@@ -152,7 +175,7 @@ class Container:
         for path in image.get("binds", []):
             yield f"{path}|{path}|True\n"
         for mount in self.spec.get("volumeMounts") or []:
-            source = self.pod.volume(mount["name"])
+            source = self.pod.volumes.path(mount["name"])
             if mount.get("subPath"):
                 source = source / mount["subPath"]
                 if not source.exists():
@@ -178,11 +201,10 @@ class Container:
             os.kill(int(children[0]) if children else shell, number)
 
     def _env(self, image):
-        pod, data = self.pod, self.pod.data
+        pod, data = self.pod, self.pod.volumes.data
         env = {
-            "PATH": os.environ["PATH"],
+            "PATH": PATH,
             "HOME": "/root",
-            "LANG": "C.UTF-8",
             "HOSTNAME": pod.host,
             **image.get("env", {}),
             **pod.service_env(),
@@ -216,7 +238,7 @@ class Container:
             else ("secrets", "secretKeyRef")
         )
         ref = source[key]
-        values = self.pod.data(kind, ref["name"], ref.get("optional"))
+        values = self.pod.volumes.data(kind, ref["name"], ref.get("optional"))
         if ref["key"] not in values and ref.get("optional"):
             return None
         return values[ref["key"]].decode()

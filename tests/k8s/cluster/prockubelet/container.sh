@@ -3,6 +3,8 @@
 # may hold an overlay's upper layer), PK_POD (hosts, resolv.conf), PK_CWD, PK_NICE, and in
 # $PK_DIR/mounts lines of SOURCE|TARGET|READONLY.
 set -e
+path=$PATH  # the image's
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 for group in $PK_GROUPS; do echo $$ >"$group/cgroup.procs"; done
 hostname "$PK_HOST"
 root=$PK_DIR/root
@@ -34,4 +36,4 @@ done <"$PK_DIR/mounts"
 folder "$PK_CWD" >/dev/null
 cwd=$PK_CWD nice=$PK_NICE
 unset PK_GROUPS PK_HOST PK_DIR PK_POD PK_CWD PK_NICE
-exec nice -n "$nice" chroot "$root" /bin/sh -c 'cd "$0" && exec "$@"' "$cwd" "$@"
+exec nice -n "$nice" chroot "$root" /usr/bin/env PATH="$path" /bin/sh -c 'cd "$0" && exec "$@"' "$cwd" "$@"

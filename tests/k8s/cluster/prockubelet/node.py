@@ -30,11 +30,24 @@ CONDITIONS = (
 
 class Nodes:
     def __init__(
-        self, api, network, *, names, capacity, images, root, node_ip, dns, log_port, cgroup
+        self,
+        api,
+        network,
+        *,
+        names,
+        capacity,
+        images,
+        root,
+        node_ip,
+        dns,
+        log_port,
+        cgroup,
+        version,
     ):
         self.api, self.network = api, network
         self.names, self.capacity, self.images = frozenset(names), capacity, images
         self.node_ip, self.dns, self.log_port, self.cgroup = node_ip, dns, log_port, cgroup
+        self.version = version
         self.pods_folder = root / "pods"
         self.logs_folder = root / "logs"
         self.claims_folder = root / "claims"
@@ -171,7 +184,7 @@ class Nodes:
             "type": "prockubelet",
         }
         info = {
-            "kubeletVersion": "v1.20.2-prockubelet",
+            "kubeletVersion": f"{self.version}-prockubelet",
             "osImage": "host",
             "kernelVersion": os.uname().release,
             "containerRuntimeVersion": "process://1",
@@ -202,6 +215,25 @@ class Nodes:
         path = "/api/v1/pods?fieldSelector=spec.nodeName%21%3D"
         self.api.follow(path, self._on_list, self._on_event)
 
+    def follow_data(self, kind):
+        """Keep mounted ConfigMaps or Secrets as they are."""
+
+        def changed(found):
+            meta = found["metadata"]
+            for pod in list(self.pods.values()):
+                if pod.namespace == meta["namespace"]:
+                    pod.volumes.follow(kind, meta["name"])
+
+        def on_list(items):
+            for found in items:
+                changed(found)
+
+        def on_event(event, found):
+            if event == "MODIFIED":
+                changed(found)
+
+        self.api.follow(f"/api/v1/{kind}", on_list, on_event)
+
     def _on_list(self, items):
         for found in items:
             self._see(found)
@@ -222,6 +254,8 @@ class Nodes:
             if node not in self.names or node in self.crashed:
                 return
             pod = self.pods.get(uid)
+            if pod is not None:
+                pod.see(found)
             if found["metadata"].get("deletionTimestamp"):
                 self._see_deletion(pod, found)
             elif pod is None and not ended:

@@ -1,17 +1,16 @@
 """One pod on a process node: a thread from its binding to its end."""
 
-import base64
 import re
 import signal
 import subprocess
 import threading
 import time
 import traceback
-from pathlib import Path
 
 from .api import MERGE, ApiError, log
 from .container import Container
 from .times import now
+from .volumes import Volumes
 
 
 class Pod(threading.Thread):
@@ -27,10 +26,12 @@ class Pod(threading.Thread):
         self.logs = node.logs_folder / f"{self.namespace}_{self.pod_name}_{self.uid}"
         self.netns, self.ip, self.phase, self.started = "", node.node_ip, "Pending", now()
         self.stopping = threading.Event()
+        self.deadline = None  # of its end, on the monotonic clock
         self.terminating = False
         self.gone = False  # the object is deleted: nothing more is to be said
         self.lost = False  # the machine is lost: nothing more can be said
         self.lock = threading.Lock()
+        self.volumes = Volumes(self)
         self.inits = self.spec.get("initContainers") or []
         self.init_containers = [Container(self, spec, init=True) for spec in self.inits]
         self.containers = [Container(self, spec) for spec in self.spec["containers"]]
@@ -38,6 +39,11 @@ class Pod(threading.Thread):
     @property
     def all_containers(self):
         return self.init_containers + self.containers
+
+    @property
+    def sidecars(self):
+        """Return the init containers that run beside all later ones, until these have ended."""
+        return [container for container in self.init_containers if container.sidecar]
 
     def run(self):
         try:
@@ -60,18 +66,41 @@ class Pod(threading.Thread):
         self._network()
         self.push()
         once = "Never" if policy == "Never" else "OnFailure"
-        if not any(c.run(once) for c in self.init_containers):  # stops at the first that fails
+        if not any(self._begin(c, once) for c in self.init_containers):  # until one fails
             self.phase = "Running"
-            threads = [
-                threading.Thread(target=c.run, args=(policy,), daemon=True) for c in self.containers
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        codes = [c.exit_code for c in self.all_containers]
+            for container in self.containers:
+                container.start(policy)
+            for container in self.containers:
+                container.join()
+        self._end_sidecars()
+        codes = [c.exit_code for c in self.all_containers if not c.sidecar]
         if not (self.stopping.is_set() and policy == "Always"):
             self.phase = "Succeeded" if all(code == 0 for code in codes) else "Failed"
+
+    def _begin(self, container, once):
+        """Run an init container to its end, a sidecar to its start; return a code of failure."""
+        if not container.sidecar:
+            return container.run(once)
+        container.start("Always")
+        container.begun.wait()
+        return 0
+
+    def _end_sidecars(self):
+        """End them in reverse order, within what is left of the grace."""
+        grace_s = self.spec.get("terminationGracePeriodSeconds", 30)
+        deadline = self.deadline or time.monotonic() + grace_s
+        for container in reversed(self.sidecars):
+            container.over.set()
+            container.kill(signal.SIGTERM)
+            container.join(max(0, deadline - time.monotonic()))
+            container.kill(signal.SIGKILL)
+            container.join()
+
+    def see(self, found):
+        """Take the pod as it is now: what somebody changed of it is told to be seen."""
+        before, self.found = self.found, found
+        if before["metadata"].get("generation") != found["metadata"].get("generation"):
+            threading.Thread(target=self.push, daemon=True).start()
 
     def _take_over(self, before):
         """Take over a pod seen before this daemon was restarted: its processes are gone."""
@@ -106,10 +135,12 @@ class Pod(threading.Thread):
                 self.forget()
 
     def _status(self):
-        running = all("running" in c.state for c in self.containers)
+        running = all("running" in c.state for c in self.containers + self.sidecars)
+        generation = self.found["metadata"].get("generation", 1)
         ready = self.phase == "Running" and running
         ended = self.phase in ("Succeeded", "Failed")
         conditions = {
+            "PodReadyToStartContainers": bool(self.netns) and not ended,
             "Initialized": self.phase != "Pending" or not self.inits,
             "Ready": ready,
             "ContainersReady": ready,
@@ -118,18 +149,19 @@ class Pod(threading.Thread):
         why_not = "PodCompleted" if ended else "ContainersNotReady"
         status = {
             "phase": self.phase,
+            "observedGeneration": generation,
             "conditions": [
-                {"type": kind, "status": "True", "lastTransitionTime": now()}
-                if held
-                else {
+                {
                     "type": kind,
-                    "status": "False",
-                    "reason": why_not,
+                    "status": "True" if held else "False",
+                    **({} if held else {"reason": why_not}),
+                    "observedGeneration": generation,
                     "lastTransitionTime": now(),
                 }
                 for kind, held in conditions.items()
             ],
             "hostIP": self.node.node_ip,
+            "hostIPs": [{"ip": self.node.node_ip}],
             "podIP": self.ip,
             "podIPs": [{"ip": self.ip}],
             "startTime": self.started,
@@ -144,8 +176,11 @@ class Pod(threading.Thread):
 
     def terminate(self, grace_s):
         """Send SIGTERM, after the grace SIGKILL; after the final status delete the object."""
+        self.deadline = time.monotonic() + max(grace_s, 1)
         self.stopping.set()
-        self.kill(signal.SIGTERM)
+        for container in self.all_containers:
+            if not container.sidecar:  # these end after all others
+                container.kill(signal.SIGTERM)
         self.join(max(grace_s, 1))
         if self.is_alive():
             self.kill(signal.SIGKILL)
@@ -186,53 +221,11 @@ class Pod(threading.Thread):
             container.kill(number)
 
     def _clean(self):
+        self.volumes.close()
         self.node.network.leave(self.uid, self.netns)
         subprocess.run(["rm", "-rf", "--one-file-system", str(self.folder)], check=False)
 
     # -- what its containers ask for
-
-    def data(self, kind, name, optional=False):
-        """Return keys and bytes of a ConfigMap or Secret."""
-        try:
-            found = self.api.call("GET", f"/api/v1/namespaces/{self.namespace}/{kind}/{name}")
-        except ApiError as error:
-            if error.code == 404 and optional:
-                return {}
-            raise
-        values = found.get("data") or {}
-        if kind == "secrets":
-            return {key: base64.b64decode(value) for key, value in values.items()}
-        return {key: value.encode() for key, value in values.items()}
-
-    def volume(self, name):
-        """Return the folder or file on this machine that is the volume."""
-        volume = next(v for v in self.spec["volumes"] if v["name"] == name)
-        if "hostPath" in volume:
-            path = Path(volume["hostPath"]["path"])
-            if volume["hostPath"].get("type") == "DirectoryOrCreate":
-                path.mkdir(parents=True, exist_ok=True)
-            return path
-        if "persistentVolumeClaim" in volume:
-            claim = volume["persistentVolumeClaim"]["claimName"]
-            path = self.node.claims_folder / self.namespace / claim
-            path.mkdir(parents=True, exist_ok=True)
-            return path
-        path = self.folder / f"volume-{name}"
-        path.mkdir(parents=True, exist_ok=True)
-        sources = (("configmaps", "configMap", "name"), ("secrets", "secret", "secretName"))
-        for kind, key, naming in sources:
-            if key in volume:
-                ref = volume[key]
-                self._fill(path, self.data(kind, ref[naming], ref.get("optional")), ref)
-        return path
-
-    def _fill(self, path, values, ref):
-        chosen = ref.get("items") or [{"key": key, "path": key} for key in values]
-        for item in chosen:
-            file = path / item["path"]
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(values[item["key"]])
-            file.chmod(item.get("mode", ref.get("defaultMode", 0o644)))
 
     def field(self, path):
         meta = self.found["metadata"]
