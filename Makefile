@@ -29,10 +29,10 @@ FAST := $(addprefix tests/unit/, api goodput chaos/test_schedule.py chaos/test_i
 # For test-ui, out of the npm registry: finds what a page withholds from those who cannot see it.
 AXE ?= axe-core@4.14.1
 
-.PHONY: help demo fast test test-k8s test-ui lint format docs map bench protos release clean
+.PHONY: help demo fast test kubernetes test-k8s test-ui lint format docs map bench protos release clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +57,9 @@ else
 	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 4 --dist worksteal tests/unit
 	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 5 --dist worksteal $(AGAIN) tests/integration tests/chaos
 endif
+
+kubernetes: $(VENV)/.installed ## Build what test-k8s runs, where there is none (Go 1.26): some 10 minutes
+	PYTHON=$(abspath $(BIN)/python) tests/k8s/cluster/kit/make.sh
 
 test-k8s: $(VENV)/.installed ## Start a Kubernetes cluster on this machine, pass the tests on it (root, Debian)
 	$(BIN)/python -m pytest -q -m "k8s and not slow" -n 3 --dist worksteal $(AGAIN) $(or $(TESTS),tests/k8s)

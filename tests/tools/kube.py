@@ -10,8 +10,8 @@ cluster is.
     K8S_ATTACH=1             uses that one instead of starting another
     K8S_CLUSTER, K8S_PORT    name and port, so that two can run side by side (k8s, 6443):
                              a process of pytest -n has k8s0 and 6443, the next k8s1 and 6444
-    KUBERNETES_CACHE         where the programs are kept, and what `make kubernetes` has made of them
-    KUBERNETES_KITS          a folder that may have such a kit, too
+    KUBERNETES_CACHE         where the programs are kept, and a kit that was made (make kubernetes)
+    KUBERNETES_KITS          a folder that may have a kit, too
 """
 
 from __future__ import annotations
@@ -200,7 +200,8 @@ class Cluster:
         """Run the real kubectl; return what it prints. Raises AssertionError with its words."""
         cache = self.state / "kubectl-cache"  # its default would outlive this cluster
         done = subprocess.run(
-            [kit() / "kubectl", f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}", *arguments],
+            [kit() / "kubectl", f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}"]
+            + list(arguments),
             input=stdin or "",
             capture_output=True,
             check=False,
@@ -373,7 +374,7 @@ def why_not() -> str:
     if not Path("/etc/debian_version").exists() or shutil.which("apt-get") is None:
         return "a Kubernetes cluster for tests needs Debian, whose packages it is made of"
     if not (kit() / "kube-apiserver").exists() and not kit_file().exists():
-        return f"there is no {kit_file().name}: `make kubernetes` builds it (Go 1.26, 20 minutes)"
+        return f"there is no {kit_file().name}: `make kubernetes` builds it (Go 1.26)"
     namespaces = ["unshare", "--net", "--mount", "true"]
     allowed = subprocess.run(namespaces, capture_output=True, check=False)
     if allowed.returncode != 0:

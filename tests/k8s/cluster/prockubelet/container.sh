@@ -36,4 +36,4 @@ done <"$PK_DIR/mounts"
 folder "$PK_CWD" >/dev/null
 cwd=$PK_CWD nice=$PK_NICE
 unset PK_GROUPS PK_HOST PK_DIR PK_POD PK_CWD PK_NICE
-exec nice -n "$nice" chroot "$root" /usr/bin/env PATH="$path" /bin/sh -c 'cd "$0" && exec "$@"' "$cwd" "$@"
+exec nice -n "$nice" chroot "$root" /usr/bin/env PATH="$path" /bin/sh -c 'cd "$0" && unset PWD OLDPWD && exec "$@"' "$cwd" "$@"
