@@ -9,7 +9,7 @@
 - A job that runs stays in the queue of its base, and so do its pieces, whatever its label says by
   now; where the base is gone, an annotation says that there was one.
 - A Workload that is deactivated stays as it is, whatever is planned, until it is activated or the
-  job is over. A piece so is one of the workers that were planned, and that the job may not have.
+  job is over. No other piece is asked for in the place of one that is.
 - A piece that waits goes only where fewer workers than are admitted were planned for long: what
   Kueue has begun for it, such as a ProvisioningRequest, would begin anew.
 """
