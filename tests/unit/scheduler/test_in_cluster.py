@@ -88,14 +88,16 @@ def test_what_somebody_changed_meanwhile_is_left_to_the_next_round(server, api, 
 def test_why_a_job_waits_is_written_into_it_where_it_changed(server, api, two):
     place = ClusterPlace(api, False, lambda: NOW)
 
-    act(place, plan(a=0, z=3))
-    act(place, plan(a=0, z=3))
+    nothing = {**plan(z=3), "a": Given(Shape(0, 0), "waits for others")}
+
+    act(place, nothing)
+    act(place, nothing)
 
     assert patched(server) == ["a"]
     said = server.objects["edljobs", "a"]["metadata"]["annotations"][names.SAYS]
-    assert said == "WaitingForRoom: it 0 are so"
+    assert said == "WaitingForRoom: it waits for others"
     server.fail("PATCH", ".*", 403)
-    told = act(place, {**plan(z=3), "a": Given(Shape(0, 0), "waits for others")})
+    told = act(place, {**nothing, "a": Given(Shape(0, 0), "waits: no room")})
     assert ["why it waits is not written into it" in line for line in told] == [True]
 
 
