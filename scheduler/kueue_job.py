@@ -170,8 +170,9 @@ class KueueJob:
                 f"has lost its base in the queue {self._queue} of Kueue, and its label "
                 f"{workloads.QUEUE_LABEL} was removed while it ran: no queue holds it from now on"
             )
-        queue = self._queue if self._base is not None else self._label or self._queue
-        said = workloads.words(self._base) if self._base is not None else ""
+        if self._base is None:
+            return f"waits for the queue {self._label or self._queue} of Kueue"
+        queue, said = self._base["spec"]["queueName"], workloads.words(self._base)
         return f"waits for the queue {queue} of Kueue" + (f": {said}" if said else "")
 
     def _moved(self) -> str:
