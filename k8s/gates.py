@@ -24,4 +24,6 @@ def held(pod: Object) -> str:
             "leave the namespace out of managedJobsNamespaceSelector in Kueue's configuration, "
             "and delete the pod, which is made anew"
         )
-    return f"is held by {named} (spec.schedulingGates), which whoever put it removes" if gates else ""
+    if not gates:
+        return ""
+    return f"is held by {named} (spec.schedulingGates), until whoever has put it removes it"

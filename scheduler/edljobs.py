@@ -17,10 +17,10 @@ from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
 from ..k8s.job_status import lives, number
+from ..k8s.nodes import is_ready
 from .cluster import Node, Resources
 from .jobs import Given, Job, Shape, Speed
 from .kueue import Gates
-from ..k8s.nodes import is_ready
 from .machines import expected, machines, may_be_on, resources, toleration, unborne
 from .place import Seen, seconds
 from .speed import Told

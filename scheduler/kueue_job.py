@@ -113,7 +113,8 @@ class KueueJob:
         says = [self._problem or flavors.lacks(self._sets, self.flavors(), specs), self._moved()]
         if (held_up or waiting) and not says[0]:
             said = workloads.words((held_up or waiting)[0])
-            says[0] = f"may have {workers} workers by the queue {self._queue} of Kueue" + (
+            count = f"{workers} worker{'s' if workers != 1 else ''}"
+            says[0] = f"may have {count} by the queue {self._queue} of Kueue" + (
                 f": {said}" if said else ""
             )
         return Gate(

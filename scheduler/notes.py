@@ -56,16 +56,15 @@ class Notes:
                 says = plan[name].why
             wanted = {names.SAYS: "", names.ADMITTED: ""}
             if _is_told(job):
-                wanted[names.SAYS] = f"{_reason(says, waits, gates[name])}: it {says}" if says else ""
+                reason = _reason(says, waits, gates[name])
+                wanted[names.SAYS] = f"{reason}: it {says}" if says else ""
                 wanted[names.ADMITTED] = "" if job["spec"].get("suspend") else gates[name].queue
-            changed = self._changed(job, wanted, gates[name], now)
+            changed = self._changed(job, wanted, now)
             if changed:
                 found[name] = {"metadata": {"annotations": changed}}
         return found
 
-    def _changed(
-        self, job: Object, wanted: Mapping[str, str], gate: Gate, now: float
-    ) -> dict[str, str | None]:
+    def _changed(self, job: Object, wanted: Mapping[str, str], now: float) -> dict[str, str | None]:
         about = job["metadata"]
         has = about.get("annotations") or {}
         changed: dict[str, str | None] = {}
@@ -83,7 +82,7 @@ class Notes:
 
 
 def _is_told(job: Object) -> bool:
-    """Tell whether the scheduler says anything of a job; not of one that somebody else suspended."""
+    """Tell whether the scheduler says anything of a job: not of one that others suspended."""
     spec = job["spec"]
     waits_for_others = "scheduling" in spec and spec.get("suspend") and not edljob.is_queued(job)
     return (job.get("status") or {}).get("phase") not in _OVER and not waits_for_others

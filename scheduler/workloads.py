@@ -70,10 +70,8 @@ def base(job: Object, sets: Sequence[Object], version: str) -> Object:
     return made
 
 
-def piece(
-    job: Object, sets: Sequence[Object], index: int, version: str, queue: str
-) -> Object:
-    """Return the Workload of a worker above the minimum; `index`: from 1 on, `queue`: its base's."""
+def piece(job: Object, sets: Sequence[Object], index: int, version: str, queue: str) -> Object:
+    """Return the Workload of one worker more; `index`: from 1 on; `queue`: that of its base."""
     worker, priority = {**sets[-1], "count": 1}, max(_LEAST, _PIECES + _priority(job))
     return _workload(job, index, [worker], priority, version, queue)
 

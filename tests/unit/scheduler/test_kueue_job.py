@@ -1,4 +1,4 @@
-"""What an administrator or a user does to a job that Kueue holds, and what Kueue waits for itself."""
+"""What administrators and users do to a job that Kueue holds, and what Kueue waits for itself."""
 
 import pytest
 from tools.kueue import evict, holds
