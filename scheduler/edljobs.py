@@ -144,9 +144,9 @@ class Looker:
         nodes, welcome = machines(copy.nodes, others, specs)
         theirs_are = {node.name for node in nodes}
         there = [node for node in copy.nodes if node["metadata"]["name"] in theirs_are]
-        seen = []
+        seen, is_there = [], any(map(is_ready, copy.nodes))
         for job in jobs:
-            if welcome and not any(job.name in jobs for jobs in welcome.values()):
+            if is_there and not any(job.name in jobs for jobs in welcome.values()):
                 ignored[job.name] = f"is left alone: {_no_node(specs[job.name], copy.nodes)}"
                 continue
             seen.append(_alone(job, asks[job.name], there))
