@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from ..common import launched
 from ..common.errors import UsageError
 from ..common.identity import Identity
-from . import copying, job_config, job_status, masters, names, objects, observe, oom
+from . import copying, job_config, job_status, masters, names, objects, observe, oom, queued
 from . import job as edljob
 from .allowed import USUAL, Installed, NotAllowed
 from .api import Object
@@ -369,14 +369,21 @@ class _Decision:
 
     def _tell(self, made: Object) -> None:
         """Make an Event of the EdlJob, which `kubectl describe` shows, where there is news."""
+        if found := queued.news(self._before, made):
+            self._event(*found, well=True)
         message, turned = made.get("message", ""), self._before.get("phase") != made["phase"]
+        if queued.is_said(made, message):
+            message = ""
         if not turned and message in ("", self._before.get("message")):
             return
         running = next(each for each in made["conditions"] if each["type"] == "Running")
         reason = self._problem.reason if self._problem else running["reason"]
         well = made["phase"] != "Failed" and (turned or reason == "Checking") and not self._problem
+        self._event(reason, message or made["phase"], well)
+
+    def _event(self, reason: str, message: str, well: bool) -> None:
         about = (names.KIND, self._name, self._about.get("namespace", ""), self._about["uid"])
-        event = objects.event(about, reason, message or made["phase"], well, self._time)
+        event = objects.event(about, reason, message, well, self._time)
         self._actions.append(Action("create", "Event", event["metadata"]["name"], event))
 
 

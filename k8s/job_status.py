@@ -12,7 +12,7 @@ from typing import Any
 
 from ..common import launched, report
 from ..common.errors import ReportError
-from . import names, objects, observe
+from . import names, objects, observe, queued
 from .api import Object
 from .job import bounded, durable, teachers, workers
 
@@ -259,6 +259,9 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
         return here.problem.reason, here.problem.message
     if phase in ("Succeeded", "Failed", "Stopping") and said:
         return phase, said
+    held = queued.said(here.job)
+    if held[1] and here.job["spec"].get("suspend"):
+        return held
     if phase == "Suspended":
         return phase, "no pod runs; it goes on when spec.suspend is false"
     if here.note:
@@ -271,6 +274,8 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
             if role == "master" and observe.is_checking(pod):
                 return "Checking", "the definition is checked and the records are counted"
     most = bounded(here.job["spec"])
+    if phase in ("Pending", "Running") and not said and held[1]:
+        return phase, held[1]
     if phase in ("Pending", "Running") and not said and most:
         return phase, most
     if said:
@@ -297,7 +302,7 @@ def _conditions(
     said = str((here.told or {}).get("message") or "")
     lasts = durable(here.job["spec"])
     failed = (problem.reason if problem else "") if code is None else f"ExitCode{code}"
-    made = []
+    made, held = [], queued.condition(here.job, phase)
     for kind, is_so, reason, message in (
         (
             "Accepted",
@@ -318,6 +323,7 @@ def _conditions(
             why[1] if phase == "Pending" else "",
         ),
         ("Suspended", phase == "Suspended", phase, ""),
+        *([held] if held else []),
         ("Succeeded", phase == "Succeeded", phase, said if phase == "Succeeded" else ""),
         (
             "Failed",

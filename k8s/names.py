@@ -18,6 +18,9 @@ from ..common.errors import UsageError
 GRPC_PORT, HEALTH_PORT, METRICS_PORT = 50001, 50002, 50003
 JOB_LABEL, ROLE_LABEL = "edl.dev/job-name", "edl.dev/role"
 QUEUED = "edl.dev/queued"  # annotation: since when a begun job waits for the scheduler
+SAYS = "edl.dev/scheduler-says"  # annotation, of the scheduler: "Reason: sentence"
+ADMITTED = "edl.dev/kueue-queue"  # annotation: the queue of Kueue whose quota a job runs by
+EVICTIONS = "edl.dev/kueue-evictions"  # annotation: how often pods were not ready in Kueue's time
 CONFIG_LABEL = "edl.dev/config"  # of the ConfigMap that a master watches
 INDEX_LABEL, INCARNATION_LABEL = "edl.dev/index", "edl.dev/incarnation"
 MEMORY_ANNOTATION = "edl.dev/memory-of"  # the limit from which that of a pod has grown

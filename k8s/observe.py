@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from . import gates
 from .api import Object
 
 OUT_OF_MEMORY = 137
@@ -50,12 +51,15 @@ class Waiting:
     why: str = ""
     hopeless: bool = False
     image: bool = False
+    gated: bool = False
 
     @property
     def word(self) -> str:
         """Return the kind of `why`, for programs."""
         if self.image:
             return "ImageNotPulled"
+        if self.gated:
+            return "SchedulingGated"
         return "Unschedulable" if self.why.startswith(_UNSCHEDULABLE) else "Waiting"
 
 
@@ -92,6 +96,8 @@ def observe(pod: Object, gone: bool = False) -> State:
         return _ended(pod, status)
     if phase == "Running":
         return Running(status.get("podIP") or "")
+    if why := gates.held(pod):
+        return Waiting(why, gated=True)
     return _waiting(status)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from ..common.errors import PeerError
 from ..k8s import names
-from ..k8s.api import Api
+from ..k8s.api import Api, Object
 from ..k8s.connection import ApiError
-from .kueue import Gates, Make, Step, Suspend
+from .gate import Make, Step, Suspend
+from .kueue import Gates
 from .place import Tell
 
 _CROSSED = (404, 409)  # somebody else was faster; the next round sees it
@@ -32,19 +33,17 @@ def admit(api: Api, gates: Gates, planned: Mapping[str, int], now: str, tell: Te
                 gates.told.add(said)
                 tell(said)
     for name in sorted(gates.flavors()):
-        gates.labels[name] = _labels(api, name, tell)
+        gates.specs[name] = _spec(api, name, tell)
 
 
 def _make(api: Api, step: Step, now: str, tell: Tell) -> None:
     if isinstance(step, Suspend):
         about = step.job["metadata"]
-        patch = {
-            "metadata": {
-                "resourceVersion": about["resourceVersion"],
-                "annotations": {names.QUEUED: now},
-            },
-            "spec": {"suspend": True},
-        }
+        marks: dict[str, str | None] = {names.QUEUED: now, names.ADMITTED: None}
+        if step.evictions:
+            marks[names.EVICTIONS] = str(step.evictions)
+        seen = {"resourceVersion": about["resourceVersion"], "annotations": marks}
+        patch = {"metadata": seen, "spec": {"suspend": True}}
         api.inside(about["namespace"]).patch(names.KIND, about["name"], patch)
     elif isinstance(step, Make):
         api.inside(step.body["metadata"]["namespace"]).create("Workload", step.body)
@@ -61,11 +60,11 @@ def _words(step: Step) -> str:
     return f"{step.job}: the Workload {step.name} gives its quota back"
 
 
-def _labels(api: Api, flavor: str, tell: Tell) -> dict[str, str]:
-    """Return the labels of a flavor's nodes; none where nobody may know."""
+def _spec(api: Api, flavor: str, tell: Tell) -> Object:
+    """Return the spec of a flavor; an empty one where nobody may know."""
     try:
         found = api.get("ResourceFlavor", flavor) or {}
     except PeerError as error:
         tell(f"the flavor {flavor} of Kueue cannot be read: {error}")
         return {}
-    return {str(k): str(v) for k, v in ((found.get("spec") or {}).get("nodeLabels") or {}).items()}
+    return dict(found.get("spec") or {})

@@ -17,10 +17,11 @@ from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
 from ..k8s.job_status import lives, number
+from ..k8s.nodes import is_ready
 from .cluster import Node, Resources
 from .jobs import Given, Job, Shape, Speed
 from .kueue import Gates
-from .machines import expected, machines, may_be_on, resources
+from .machines import expected, machines, may_be_on, resources, toleration, unborne
 from .place import Seen, seconds
 from .speed import Told
 
@@ -103,6 +104,7 @@ class Looker:
         self._known: dict[str, _Known] = {}  # by uid
         self.gates = Gates()
         self.objects: dict[str, Object] = {}  # the EdlJobs of what was seen last, by name
+        self.every: dict[str, Object] = {}  # also those that are not given to the policy
 
     def look(self, copy: Copy, now: float) -> Seen:
         """Return the jobs and nodes; `now`: s since the epoch."""
@@ -113,14 +115,14 @@ class Looker:
             if job := (about.get("labels") or {}).get(names.JOB_LABEL):
                 theirs.setdefault((about["namespace"], job), []).append(pod)
         self.gates.look(copy.jobs, copy.workloads, copy.pods, now)
-        self.objects, asks, jobs, ours = {}, {}, [], set()
+        self.objects, self.every, asks, jobs, ours = {}, {}, {}, [], set()
         before, self._asked = self._asked, {}
         uids = {each["metadata"]["uid"] for each in copy.jobs}
         self._known = {uid: self._known.get(uid) or _Known() for uid in uids}
         for each in copy.jobs:
             about = each["metadata"]
             name = f"{about['namespace']}/{about['name']}" if self._is_everywhere else about["name"]
-            gate = self.gates.of(each)
+            gate, self.every[name] = self.gates.of(each), each
             if gate.says:
                 ignored[name] = gate.says
             if not gate.is_open or not _is_ours(each):
@@ -142,12 +144,10 @@ class Looker:
         nodes, welcome = machines(copy.nodes, others, specs)
         theirs_are = {node.name for node in nodes}
         there = [node for node in copy.nodes if node["metadata"]["name"] in theirs_are]
-        seen = []
+        seen, is_there = [], any(map(is_ready, copy.nodes))
         for job in jobs:
-            if welcome and not any(job.name in jobs for jobs in welcome.values()):
-                ignored[job.name] = (
-                    "is left alone: no node has the labels that its workers ask for, or bears them"
-                )
+            if is_there and not any(job.name in jobs for jobs in welcome.values()):
+                ignored[job.name] = f"is left alone: {_no_node(specs[job.name], copy.nodes)}"
                 continue
             seen.append(_alone(job, asks[job.name], there))
         held = {self.objects[job.name]["metadata"]["uid"]: job.held.workers for job in seen}
@@ -218,10 +218,11 @@ class Looker:
         )
 
 
-def change(it: Object, job: Job, given: Given, now: str) -> Object | None:
+def change(it: Object, job: Job, given: Given, now: str, queue: str = "") -> Object | None:
     """Return the merge patch of an EdlJob that gives it what was planned; None: it has that.
 
-    One that begins or suspends it holds for the version that was seen alone. `now`: RFC 3339.
+    One that begins or suspends it holds for the version that was seen alone. `now`: RFC 3339;
+    `queue`: of Kueue, whose quota it has.
     """
     has, gets = job.held, given.shape
     about: Object = {"resourceVersion": it["metadata"]["resourceVersion"]}
@@ -234,7 +235,7 @@ def change(it: Object, job: Job, given: Given, now: str) -> Object | None:
         }
     spec: Object = {"worker": {"replicas": gets.workers}}
     if not has.workers:
-        about["annotations"] = {names.QUEUED: None}
+        about["annotations"] = {names.QUEUED: None, **({names.ADMITTED: queue} if queue else {})}
         spec["suspend"] = False
         return {"metadata": about, "spec": spec}
     if has.servers != gets.servers:
@@ -248,6 +249,24 @@ def _is_ours(it: Object) -> bool:
     if "scheduling" not in spec or about.get("deletionTimestamp") or status.get("phase") in _OVER:
         return False
     return not spec.get("suspend") or edljob.is_queued(it)
+
+
+def _no_node(spec: Object, nodes: Sequence[Object]) -> str:
+    """Say why a worker may be on no node: for its labels, or a taint that it does not bear."""
+    free = {**spec, "tolerations": [{"operator": "Exists"}]}
+    for node in nodes:
+        if is_ready(node) and may_be_on(free, node):
+            added = [toleration(each) for each in unborne(spec, node)]
+            words = ", ".join(
+                f"{{{', '.join(f'{name}: {value}' for name, value in each.items())}}}"
+                for each in added
+            )
+            name = node["metadata"]["name"]
+            return (
+                f"the nodes that it may be on, such as {name}, have a taint that its workers do "
+                f"not bear: add {words} to spec.worker.tolerations"
+            )
+    return "no node has the labels that its workers ask for (spec.worker.nodeSelector)"
 
 
 def _alone(job: Job, ask: Asked, nodes: Sequence[Object]) -> Job:

@@ -25,6 +25,7 @@ from ..k8s.reflector import Change, Reflector
 from .admission import admit
 from .edljobs import Copy, Looker, change
 from .jobs import Job, Plan
+from .notes import Notes
 from .place import Seen, Tell, read_plan, write_plan
 
 NAME = "edl-scheduler"  # of its Lease and its ConfigMap
@@ -60,6 +61,7 @@ class ClusterPlace:
         self._copy = copy or self._listed
         self._clock = clock
         self._looker = Looker(is_everywhere)
+        self._notes = Notes()
         self._kept: tuple[Any, float] = (None, 0.0)  # the last plan's jobs, and when
 
     def look(self) -> Seen:
@@ -77,7 +79,7 @@ class ClusterPlace:
         now = rfc3339(self._clock())
         for job in sorted(seen.jobs, key=grows):
             it = objects[job.name]
-            patch = change(it, job, given[job.name], now)
+            patch = change(it, job, given[job.name], now, gates.of(it).queue)
             if patch is None:
                 continue
             about = it["metadata"]
@@ -89,8 +91,27 @@ class ClusterPlace:
                 tell(f"{job.name}: not changed, {why}; it is looked at again")
                 continue
             tell(f"{job.name}: {given[job.name].why}")
-        wanted = {objects[name]["metadata"]["uid"]: plan[name].shape.workers for name in given}
+        wanted = {
+            objects[job.name]["metadata"]["uid"]: plan[job.name].shape.workers
+            for job in seen.jobs
+            # that one which is pinned keeps what it has says nothing of what it should have
+            if not (job.is_pinned and plan[job.name].shape.workers == job.held.workers)
+        }
         admit(self._api, gates, wanted, now, tell)
+        self._note(plan, seen, tell)
+
+    def _note(self, plan: Plan, seen: Seen, tell: Tell) -> None:
+        """Write into the EdlJobs what keeps them waiting, or small, for whoever asks about one."""
+        every = self._looker.every
+        gates = {name: self._looker.gates.of(it) for name, it in every.items()}
+        found = self._notes.patches(every, plan, seen.ignored, gates, self._clock())
+        for name, patch in found.items():
+            about = every[name]["metadata"]
+            try:
+                self._api.inside(about["namespace"]).patch(names.KIND, about["name"], patch)
+            except PeerError as error:
+                if not isinstance(error, ApiError) or error.status not in (404, 409):
+                    tell(f"{name}: why it waits is not written into it, {error}")
 
     def keep(self, plan: dict[str, Any], tell: Tell) -> None:
         """Keep the plan in a ConfigMap."""
@@ -222,7 +243,8 @@ def _digest(kind: str, it: Object) -> Any:
     """Return the part of an object that a plan depends on, but the figures of a report."""
     about, spec, status = it["metadata"], it.get("spec") or {}, it.get("status") or {}
     if kind == names.KIND:
-        return about["generation"], about.get("annotations"), status.get("phase")
+        marks = {**(about.get("annotations") or {}), names.SAYS: ""}  # which is written here
+        return about["generation"], about.get("labels"), marks, status.get("phase")
     if kind == "Node":
         return spec, about.get("labels"), status.get("allocatable"), is_ready(it)
     if kind == "Workload":

@@ -115,12 +115,25 @@ def may_be_on(spec: Object, node: Object) -> bool:
         for term in required["nodeSelectorTerms"]
     ):
         return False
+    return not unborne(spec, node)
+
+
+def unborne(spec: Object, node: Object) -> list[Object]:
+    """Return the taints by which a node keeps away a pod of this spec."""
     taints = (node.get("spec") or {}).get("taints") or []
-    return all(
-        _is_borne(taint, spec.get("tolerations") or [])
-        for taint in taints
-        if taint["effect"] in _KEEPS_AWAY
-    )
+    has = spec.get("tolerations") or []
+    return [each for each in taints if keeps_away(each) and not is_borne(each, has)]
+
+
+def keeps_away(taint: Object) -> bool:
+    """Tell whether a taint keeps pods away that do not bear it."""
+    return taint["effect"] in _KEEPS_AWAY
+
+
+def toleration(taint: Object) -> Object:
+    """Return the toleration by which a pod bears a taint."""
+    about = {name: taint[name] for name in ("key", "value", "effect") if taint.get(name)}
+    return {**about, "operator": "Equal" if "value" in about else "Exists"}
 
 
 def _matches(wanted: Object, labels: Mapping[str, str]) -> bool:
@@ -135,7 +148,7 @@ def _matches(wanted: Object, labels: Mapping[str, str]) -> bool:
     return tests.get(wanted["operator"], True)  # Gt and Lt: kube-scheduler decides
 
 
-def _is_borne(taint: Object, tolerations: Sequence[dict[str, Any]]) -> bool:
+def is_borne(taint: Object, tolerations: Sequence[dict[str, Any]]) -> bool:
     """Tell whether one of the tolerations bears with the taint."""
     return any(
         each.get("effect") in (None, "", taint["effect"])

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..common.plain import plain
 from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
@@ -27,9 +28,29 @@ _COUNTED = ("nodeSelector", "affinity", "tolerations", "runtimeClassName", "over
 _WORDS = 300  # of Kueue's message that are told
 
 
+NO_WAITING = "leave waitForPodsReady out of Kueue's configuration"
+
+
 def queue_of(job: Object) -> str:
     """Return the LocalQueue that an EdlJob names, "" where it names none."""
     return str((job["metadata"].get("labels") or {}).get(QUEUE_LABEL, ""))
+
+
+def admitted_by(job: Object) -> str:
+    """Return the queue whose quota a job that runs began with, "" where it runs with none."""
+    said = (job["metadata"].get("annotations") or {}).get(names.ADMITTED)
+    return "" if job["spec"].get("suspend") else str(said or "")
+
+
+def held_to(job: Object) -> str:
+    """Return the queue that a job is held to: what it runs by, else what its label says."""
+    return admitted_by(job) or queue_of(job)
+
+
+def evictions(job: Object) -> int:
+    """Return how often Kueue has evicted a job because its pods were not ready in time."""
+    said = str((job["metadata"].get("annotations") or {}).get(names.EVICTIONS, ""))
+    return int(said) if said.isdecimal() else 0
 
 
 def pod_sets(job: Object, templates: Mapping[str, Object]) -> list[Object]:
@@ -44,15 +65,15 @@ def pod_sets(job: Object, templates: Mapping[str, Object]) -> list[Object]:
 
 def base(job: Object, sets: Sequence[Object], version: str) -> Object:
     """Return the Workload of what a job does not begin without."""
-    made = _workload(job, 0, list(sets), _priority(job), version)
+    made = _workload(job, 0, list(sets), _priority(job), version, queue_of(job))
     made["metadata"]["annotations"] = {_ASKED: _hash(job, sets)}
     return made
 
 
-def piece(job: Object, sets: Sequence[Object], index: int, version: str) -> Object:
-    """Return the Workload of a worker above the minimum; `index`: from 1 on."""
-    worker = {**sets[-1], "count": 1}
-    return _workload(job, index, [worker], max(_LEAST, _PIECES + _priority(job)), version)
+def piece(job: Object, sets: Sequence[Object], index: int, version: str, queue: str) -> Object:
+    """Return the Workload of one worker more; `index`: from 1 on; `queue`: that of its base."""
+    worker, priority = {**sets[-1], "count": 1}, max(_LEAST, _PIECES + _priority(job))
+    return _workload(job, index, [worker], priority, version, queue)
 
 
 def is_asked(workload: Object, job: Object, sets: Sequence[Object]) -> bool:
@@ -102,31 +123,44 @@ def flavors(workload: Object) -> dict[str, set[str]]:
     return {each["name"]: set((each.get("flavors") or {}).values()) for each in sets}
 
 
-def words(workload: Object) -> str:
-    """Return why a Workload is not admitted, as Kueue says it; "" where it says nothing."""
-    if not is_active(workload):
-        return "it is deactivated (spec.active of the Workload is false)"
+def is_reserved(workload: Object) -> bool:
+    """Tell whether it has quota, be it that checks go on."""
+    return _condition(workload, "QuotaReserved").get("status") == "True"
+
+
+def is_late(workload: Object) -> bool:
+    """Tell whether it is evicted because its pods were not ready in time (waitForPodsReady)."""
     evicted = _condition(workload, "Evicted")
-    if evicted.get("status") == "True":
-        said = f"evicted ({evicted.get('reason', '')}): {evicted.get('message', '')}"
-        if evicted.get("reason") == "PodsReadyTimeout":
-            said += (
-                "; Kueue's waitForPodsReady is on, and only the kinds of jobs that it knows itself "
-                "tell it that pods are ready: leave it out of Kueue's configuration"
-            )
-        return said
+    return evicted.get("status") == "True" and evicted.get("reason") == "PodsReadyTimeout"
+
+
+def words(workload: Object) -> str:
+    """Return why a Workload is not admitted, Kueue's own words first; "" where there are none."""
     checks = [
-        f"{each['name']} is {each['state']} {each.get('message', '')}".strip()
+        f"the check {each['name']} is {each['state']} {each.get('message') or ''}".strip()
         for each in (workload.get("status") or {}).get("admissionChecks") or []
         if each["state"] != "Ready"
     ]
-    reserved = _condition(workload, "QuotaReserved")
-    if reserved.get("status") == "True":
-        return "; ".join(checks)[:_WORDS]
-    return str(reserved.get("message") or "")[:_WORDS]
+    evicted, said = _condition(workload, "Evicted"), []
+    if evicted.get("status") == "True":
+        said.append(f"evicted ({evicted.get('reason', '')}): {evicted.get('message', '')}")
+    elif not is_reserved(workload) and is_active(workload):
+        said.append(str(_condition(workload, "QuotaReserved").get("message") or ""))
+    told = plain("; ".join(filter(None, [*said, *checks])), _WORDS)
+    if is_late(workload):
+        told += (
+            "; Kueue's waitForPodsReady is on, and only the kinds of jobs that it knows itself "
+            f"tell it that pods are ready: {NO_WAITING}"
+        )
+    if not is_active(workload):
+        told += "; " if told else ""
+        told += "it is deactivated (spec.active of the Workload is false)"
+    return told
 
 
-def _workload(job: Object, index: int, sets: list[Object], priority: int, version: str) -> Object:
+def _workload(
+    job: Object, index: int, sets: list[Object], priority: int, version: str, queue: str
+) -> Object:
     about = job["metadata"]
     parts = ("piece", str(index)) if index else ("base",)
     owner = {
@@ -145,7 +179,7 @@ def _workload(job: Object, index: int, sets: list[Object], priority: int, versio
             "labels": {**names.labels(about["name"]), PIECE_LABEL: str(index)},
             "ownerReferences": [owner],
         },
-        "spec": {"queueName": queue_of(job), "priority": priority, "podSets": sets},
+        "spec": {"queueName": queue, "priority": priority, "podSets": sets},
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ...jobs.job import ENDED, Status
 from .. import job as edljob
-from .. import names, objects, observe
+from .. import names, objects, observe, queued
 from ..api import Object
 
 SUSPENDED = "edl.dev/suspended"  # annotation of a batch Job, whose parallelism is 0 then
@@ -40,7 +40,7 @@ def status_of(
     if is_suspended(top):
         state, message = "suspending" if live else "suspended", f"`edl resume {name}` goes on"
         if edljob.is_queued(top):
-            state, message = "suspending" if live else "queued", "`edl schedule serve` goes on"
+            state, message = "suspending" if live else "queued", queued.said(top)[1]
         if "report" in status:
             status["report"] = {**status["report"], "suspended": True}
         return {**idle(status), "state": state, "message": message}

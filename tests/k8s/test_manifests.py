@@ -84,14 +84,15 @@ def test_chart_and_base_with_the_scheduler_are_the_same_objects(run, tmp_path, t
         "namespace": "edl",
         "resources": [os.path.relpath(MANIFESTS / "base", tmp_path.resolve())],
         "components": [
-            os.path.relpath(MANIFESTS / each, tmp_path.resolve()) for each in ("scheduler", "nodes")
+            os.path.relpath(MANIFESTS / each, tmp_path.resolve())
+            for each in ("scheduler", "nodes", "kueue")
         ],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     base = by_name(objects(run("kubectl", "kustomize", str(tmp_path))))
     del base["Namespace", "edl"]  # Helm makes it, or somebody before
 
-    made = template("scheduler.enabled=true", "scheduler.nodes=true")
+    made = template("scheduler.enabled=true", "scheduler.nodes=true", "kueue.enabled=true")
     chart = {name: plain(each) for name, each in by_name(made).items()}
     assert {name: plain(each) for name, each in base.items()} == chart
 

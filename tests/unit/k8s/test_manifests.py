@@ -182,6 +182,16 @@ def test_the_scheduler_makes_no_pod_and_writes_its_own_objects_alone():
     ]
 
 
+def test_kueue_may_look_at_edljobs_as_its_webhook_does_and_at_nothing_else():
+    role, binding = objects("../kueue/role.yaml")
+
+    (rule,) = role["rules"]
+    assert (rule["apiGroups"], rule["resources"]) == (["edl.dev"], ["edljobs"])
+    assert rule["verbs"] == ["get", "list", "watch"]
+    subject = {"kind": "ServiceAccount", "name": "kueue-controller-manager"}
+    assert binding["subjects"] == [{**subject, "namespace": "kueue-system"}]
+
+
 def test_a_master_makes_pods_and_reads_no_secret():
     rights = rules("role-master.yaml", "edl-master")
 

@@ -105,6 +105,17 @@ def test_wishes_are_read():
     assert (job.priority, job.deadline, job.user, job.namespace) == (3, NOW - 30, "anna", "n")
 
 
+def test_a_taint_that_keeps_all_workers_away_is_named_with_the_toleration():
+    tainted = node()
+    tainted["spec"] = {"taints": [{"key": "spot", "value": "yes", "effect": "NoSchedule"}]}
+
+    seen = Looker(False).look(Copy([edljob("a")], [tainted], []), NOW)
+
+    said = "add {key: spot, value: yes, effect: NoSchedule, operator: Equal} to "
+    assert said + "spec.worker.tolerations" in seen.ignored["a"]
+    assert "such as n1" in seen.ignored["a"]
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [

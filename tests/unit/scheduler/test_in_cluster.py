@@ -7,6 +7,7 @@ from tools.apiserver import ApiServer, connect
 from tools.scheduled import NOW, edljob, node, pod
 
 from edl.common.errors import UsageError
+from edl.k8s import names
 from edl.k8s.api import Api
 from edl.scheduler import in_cluster
 from edl.scheduler.in_cluster import ClusterPlace, Watched
@@ -82,6 +83,22 @@ def test_what_somebody_changed_meanwhile_is_left_to_the_next_round(server, api, 
     assert told[0] == "z: 1 are so"
     assert told[1] == "a: not changed, it was changed meanwhile; it is looked at again"
     assert server.objects["edljobs", "a"]["spec"]["suspend"]
+
+
+def test_why_a_job_waits_is_written_into_it_where_it_changed(server, api, two):
+    place = ClusterPlace(api, False, lambda: NOW)
+
+    nothing = {**plan(z=3), "a": Given(Shape(0, 0), "waits for others")}
+
+    act(place, nothing)
+    act(place, nothing)
+
+    assert patched(server) == ["a"]
+    said = server.objects["edljobs", "a"]["metadata"]["annotations"][names.SAYS]
+    assert said == "WaitingForRoom: it waits for others"
+    server.fail("PATCH", ".*", 403)
+    told = act(place, {**nothing, "a": Given(Shape(0, 0), "waits: no room")})
+    assert ["why it waits is not written into it" in line for line in told] == [True]
 
 
 def test_a_plan_is_kept_for_whoever_asks_and_not_written_without_news(server, api):

@@ -5,168 +5,13 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.kueue import Kueue, evict, holds, true
-from tools.scheduled import NOW, edljob, node, pod
+from tools.kueue import evict, holds, true
+from tools.kueue_world import LABEL, World, pieces, queued, replicas, uids
+from tools.scheduled import NOW, node
 
-from edl.common.times import rfc3339
-from edl.k8s import job as edljobs
 from edl.k8s import names
-from edl.scheduler import kueue, workloads
-from edl.scheduler.edljobs import Copy, Looker, change
-from edl.scheduler.jobs import Given, Shape
-
-LABEL = {workloads.QUEUE_LABEL: "q"}
-SUSPENDED = {"status": {}, "suspend": True}
-
-
-def queued(name="a", labels=LABEL, **spec):
-    it = edljob(name, **{**SUSPENDED, "priority": 0, **spec})
-    it["metadata"]["labels"] = dict(labels)
-    it["spec"]["scheduling"] = {"priority": it["spec"].pop("priority")}
-    return it
-
-
-class World:
-    """EdlJobs, their pods and Workloads: each step of the scheduler changes it at once."""
-
-    def __init__(self, jobs, quota, everyone=True):
-        self.kueue = Kueue({"cpu": quota})
-        self.jobs = {each["metadata"]["name"]: each for each in jobs}
-        self.pods = {name: {} for name in self.jobs}  # by role, how many
-        self.workloads = {}  # by name
-        self.now = NOW
-        self.made = 0
-        self.chosen = random.Random(0)
-        self.suspended = []
-        self.looker = Looker(False)
-
-    # -- others
-
-    def ask_kueue(self):
-        for each in self.kueue.look(self.workloads.values(), self.now):
-            self.workloads[each["metadata"]["name"]] = each
-
-    def move_pods(self, chosen=None):
-        """Let each job take a step to what its spec says."""
-        chosen = chosen or self.chosen
-        for name, job in self.jobs.items():
-            spec, has = job["spec"], self.pods[name]
-            over = job["status"].get("phase") == "Succeeded"
-            runs = not spec.get("suspend") and not over
-            wanted = {"master": 1, "ps": 2, "worker": edljobs.workers(spec)} if runs else {}
-            for role in ("master", "ps", "worker"):
-                less, more = has.get(role, 0), wanted.get(role, 0)
-                if chosen.random() < 0.7:
-                    has[role] = less + (more > less) - (more < less)
-            if runs and has.get("worker"):
-                job["status"] = {"phase": "Running", "startTime": rfc3339(self.now)}
-
-    def end(self, name):
-        self.jobs[name]["status"] = {"phase": "Succeeded"}
-
-    # -- the scheduler
-
-    def seen(self):
-        pods = [
-            pod(role, job=name)
-            for name, has in self.pods.items()
-            for role, count in has.items()
-            for _ in range(count)
-        ]
-        jobs, found = list(self.jobs.values()), list(self.workloads.values())
-        return self.looker.look(Copy(jobs, [node(cpu="1000")], pods, found), self.now)
-
-    def actions(self, wish):
-        """Yield what the scheduler would do, each to be done at once; `wish`: workers by job."""
-        seen = self.seen()
-        gates, objects = self.looker.gates, self.looker.objects
-        planned = {}
-        for job in seen.jobs:
-            workers = max(job.minimum, min(job.maximum, wish(job.name)))
-            plan = Given(Shape(workers, job.servers[0]), "so")
-            it = objects[job.name]
-            planned[it["metadata"]["uid"]] = workers
-            patch = change(it, job, gates.of(it).bound(plan), rfc3339(self.now))
-            if patch:
-                yield lambda name=job.name, patch=patch: self.patch(name, patch)
-        for step in gates.steps(planned, "v1beta2"):
-            yield lambda step=step: self.do(step)
-
-    def patch(self, name, patch):
-        job = self.jobs[name]
-        for key, value in patch["spec"].items():
-            job["spec"][key] = {**job["spec"][key], **value} if key != "suspend" else value
-        for key, value in patch.get("metadata", {}).get("annotations", {}).items():
-            job["metadata"]["annotations"][key] = value
-            if value is None:
-                del job["metadata"]["annotations"][key]
-
-    def do(self, step):
-        if isinstance(step, kueue.Suspend):
-            name = step.job["metadata"]["name"]
-            self.suspended.append(name)
-            self.patch(
-                name,
-                {
-                    "metadata": {"annotations": {names.QUEUED: rfc3339(self.now)}},
-                    "spec": {"suspend": True},
-                },
-            )
-        elif isinstance(step, kueue.Make):
-            self.made += 1
-            about = {"uid": f"w{self.made}", "creationTimestamp": rfc3339(self.now)}
-            body = {**step.body, "metadata": {**step.body["metadata"], **about}}
-            assert body["metadata"]["name"] not in self.workloads
-            self.workloads[body["metadata"]["name"]] = body
-        elif self.workloads.get(step.name, {"metadata": {"uid": ""}})["metadata"]["uid"]:
-            del self.workloads[step.name]
-
-    def round(self, wish=lambda _: 8, most=None, fails=0.0):
-        for done, action in enumerate(list(self.actions(wish))):
-            if done == most:
-                break
-            if self.chosen.random() >= fails:
-                action()
-        self.now += 5.0
-
-    # -- what is looked at
-
-    def held(self, name):
-        """Return the workers of a job for which quota is held, and whether its base is."""
-        mine = [
-            w for w in self.workloads.values() if w["metadata"]["labels"][names.JOB_LABEL] == name
-        ]
-        held = [each for each in mine if holds(each)]
-        has_base = any(not workloads.index_of(each) for each in held)
-        return sum(map(workloads.workers_of, held)), has_base
-
-    def check(self):
-        assert self.kueue.used(self.workloads.values())["cpu"] <= self.kueue.quota["cpu"]
-        for name, has in self.pods.items():
-            workers, has_base = self.held(name)
-            assert has.get("worker", 0) <= workers, (name, has, self.workloads)
-            assert has_base or not any(has.values()), (name, has)
-
-    def settle(self, wish=lambda _: 8, rounds=12, is_exact=True):
-        for _ in range(rounds):
-            self.round(wish)
-            self.ask_kueue()
-            for _ in range(8):
-                self.move_pods()
-            if is_exact:
-                self.check()
-
-
-def replicas(world, name="a"):
-    return world.jobs[name]["spec"]["worker"]["replicas"]
-
-
-def pieces(world, name="a"):
-    return sorted(
-        workloads.index_of(each)
-        for each in world.workloads.values()
-        if each["metadata"]["labels"][names.JOB_LABEL] == name and workloads.index_of(each)
-    )
+from edl.scheduler import gate, workloads
+from edl.scheduler.edljobs import Copy, Looker
 
 
 # master 0.1, two servers and each worker 1 CPU
@@ -269,10 +114,12 @@ def test_pieces_that_are_admitted_are_kept_before_those_that_wait():
     world.kueue.quota["cpu"] = 5.1
     world.settle(lambda _: 4, is_exact=False)
     assert pieces(world) == [1, 2, 3]  # the first waits anew
+    before = uids(world)
 
     world.settle(lambda _: 3)
 
-    assert (pieces(world), world.pods["a"]["worker"], world.suspended) == ([2, 3], 3, [])
+    assert uids(world) == before
+    assert (world.pods["a"]["worker"], world.suspended) == (3, [])
 
 
 def test_quota_is_kept_for_workers_that_may_still_come():
@@ -318,7 +165,7 @@ def test_pieces_of_a_job_that_waits_do_not_count():
     world = World([queued()], quota=20.0)
     world.round()
     world.ask_kueue()
-    step = kueue.Make(
+    step = gate.Make(
         "a",
         {
             **world.workloads["edl-a-base"],
@@ -422,14 +269,14 @@ def test_nodes_of_a_flavor_that_pods_do_not_ask_for_are_told():
     world.settle()
 
     assert world.looker.gates.flavors() == {"f"}
-    world.looker.gates.labels["f"] = {"pool": "spot"}
+    world.looker.gates.specs["f"] = {"nodeLabels": {"pool": "spot"}}
 
     said = world.seen().ignored["a"]
     assert said.endswith("write {pool: spot} into spec.master.nodeSelector")
     assert world.looker.gates.flavors() == set()
     assignment = world.workloads["edl-a-piece-2"]["status"]["admission"]["podSetAssignments"][0]
     assignment["flavors"] = {"cpu": "other"}
-    world.looker.gates.labels |= {"f": {}, "other": {"pool": "x"}}
+    world.looker.gates.specs |= {"f": {}, "other": {"nodeLabels": {"pool": "x"}}}
     said = world.seen().ignored["a"]
     assert said.endswith("write {pool: x} into spec.worker.nodeSelector")
 
