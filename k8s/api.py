@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .connection import PATIENCE_S, READ_S, ApiError, Connection, refusal
-from .names import GROUP, PLURAL, VERSION
+from .names import CONTAINER, GROUP, PLURAL, VERSION
 
 Object = dict[str, Any]
 
@@ -220,9 +220,11 @@ class Api:
                         raise refusal(event["object"].get("code", 500), event["object"])
                     yield event
 
-    def log(self, pod: str, *, follow: bool, tail: int | None = None) -> Iterator[bytes]:
+    def log(
+        self, pod: str, *, container: str = CONTAINER, follow: bool, tail: int | None = None
+    ) -> Iterator[bytes]:
         """Yield what a pod's container has written, in pieces; `follow`: until it ends."""
-        query: dict[str, Any] = {"follow": "true"} if follow else {}
+        query: dict[str, Any] = {"container": container, **({"follow": "true"} if follow else {})}
         if tail is not None:
             query["tailLines"] = tail
         with self.connection.open(self.path("Pod", pod) + "/log", query, None) as answer:

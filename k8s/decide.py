@@ -110,14 +110,16 @@ class _Decision:
         return Plan(actions, self._memory, self._again_s, over=self._over and not actions)
 
     def _act(self, wanted: Wanted | None) -> None:
-        living = [pod for pod in self._of_role("master") if _goes_on(pod)]
+        living = [pod for pod in self._of_role("master") if _goes_on(pod) and job_status.lives(pod)]
         if job_status.exit_code(self._told, self._of_role("master")) is not None:
             self._over = not any(map(job_status.lives, self._of_role("master")))
             if self._over:
                 self._end(self._of_role(*names.REPLICAS))  # whom their master could not dismiss
+                if job_status.exit_code(self._told, ()) is not None:  # nobody reads its pod
+                    self._end(self._of_role("master"))  # of which other containers run on
             return
         if self._spec.get("suspend"):
-            self._suspend(living)
+            self._suspend()
             self._keep_config(wanted, whole=False)
             return
         if wanted is None and self._config is None:
@@ -147,11 +149,11 @@ class _Decision:
             made["metadata"]["name"] = copying.pod_name(self._name, asked.id)
             self._create({"apiVersion": "v1", "kind": "Pod", **made})
 
-    def _suspend(self, living: Sequence[Object]) -> None:
+    def _suspend(self) -> None:
         """End the pods: the master's first, which would replace the others while it lives."""
         before = self._memory
         self._memory = Memory(before.uid, refused=before.refused, going=before.going)
-        self._end(living)
+        self._end(self._of_role("master"))
         if any(map(job_status.lives, self._of_role("master"))):
             since = self._now if before.going is None else before.going
             self._memory = dataclasses.replace(self._memory, going=since)
@@ -327,6 +329,7 @@ class _Decision:
         ended = [pod for pod in self._of_role("master") if not job_status.lives(pod)]
         for pod in ended[:-_KEPT_MASTERS]:
             self._delete("Pod", pod)
+        self._end(ended[-_KEPT_MASTERS:])  # of which other containers run on
         if wanted is None:  # it goes on as it was made
             assert self._config is not None
             wanted = job_config.begun(self._config)
@@ -381,5 +384,5 @@ class _Decision:
 
 
 def _goes_on(pod: Object) -> bool:
-    """Tell whether a pod has not ended, and was not told to."""
-    return job_status.lives(pod) and observe.deletion(pod) is None
+    """Tell whether something of a pod runs, or is to, and it was not told to end."""
+    return observe.takes_room(pod) and observe.deletion(pod) is None

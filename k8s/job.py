@@ -119,24 +119,57 @@ def templates(job: Object) -> dict[str, Object]:
 
 
 def requested(spec: Object) -> Requests:
-    """Return what a pod of this spec asks for, as Kubernetes counts it: all containers together.
+    """Return what a pod of this spec asks for, as Kubernetes counts it (KEP-753, KEP-2837).
 
-    Containers that run before these count where one of them asks for more.
+    Containers and sidecars together; where one of those that run before asks for more with the
+    sidecars that have begun by then, as much as that. What the pod as a whole says goes before it,
+    and its overhead comes on top.
     """
-
-    def of(container: Object) -> Requests:
-        said = container.get("resources") or {}
-        both = {**(said.get("limits") or {}), **(said.get("requests") or {})}
-        return {name: float(names.quantity(str(amount), name)) for name, amount in both.items()}
-
-    found = of({"resources": {"requests": spec.get("overhead")}})
+    asked: Requests = {}  # by containers and sidecars
     for each in spec["containers"]:
-        for name, amount in of(each).items():
-            found[name] = found.get(name, 0.0) + amount
+        _add(asked, _requests(each))
+    begun: Requests = {}  # by sidecars so far
+    before: Requests = {}  # the most at one time until the containers begin
     for each in spec.get("initContainers") or []:
-        for name, amount in of(each).items():
-            found[name] = max(found.get(name, 0.0), amount)
-    return found
+        own = _requests(each)
+        if each.get("restartPolicy") == "Always":
+            _add(asked, own)
+            _add(begun, own)
+            own = begun
+        else:
+            _add(own, begun)
+        _raise(before, own)
+    _raise(asked, before)
+    asked |= _of_pod(spec.get("resources") or {}, asked)
+    _add(asked, _amounts(spec.get("overhead")))
+    return asked
+
+
+def _of_pod(said: Object, asked: Requests) -> Requests:
+    """Return what a pod as a whole says; a limit counts where no container asks for anything."""
+    found = {**_amounts(said.get("limits")), **_amounts(said.get("requests"))}
+    known = {name for name in found if name in ("cpu", "memory") or name.startswith("hugepages-")}
+    said_so = known & (said.get("requests") or {}).keys()
+    return {name: found[name] for name in known if name in said_so or name not in asked}
+
+
+def _requests(container: Object) -> Requests:
+    said = container.get("resources") or {}
+    return _amounts({**(said.get("limits") or {}), **(said.get("requests") or {})})
+
+
+def _amounts(said: Object | None) -> Requests:
+    return {name: float(names.quantity(str(text), name)) for name, text in (said or {}).items()}
+
+
+def _add(to: Requests, more: Requests) -> None:
+    for name, amount in more.items():
+        to[name] = to.get(name, 0.0) + amount
+
+
+def _raise(to: Requests, least: Requests) -> None:
+    for name, amount in least.items():
+        to[name] = max(to.get(name, 0.0), amount)
 
 
 def durable(spec: Object) -> bool:
@@ -313,7 +346,7 @@ def _overlays(spec: Object) -> dict[str, Object]:
         "imagePullSecrets": spec.get("imagePullSecrets"),
     }
     if mounts := spec.get("volumeMounts"):
-        common["containers"] = [{"name": pods.CONTAINER, "volumeMounts": mounts}]
+        common["containers"] = [{"name": names.CONTAINER, "volumeMounts": mounts}]
     found = {"pod": {"spec": {name: value for name, value in common.items() if value}}}
     for role in names.ROLES:
         said = spec.get(role) or {}

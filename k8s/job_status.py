@@ -91,7 +91,7 @@ def number(pod: Object) -> int:
 
 
 def lives(pod: Object) -> bool:
-    """Tell whether something of a pod may still run."""
+    """Tell whether the process of a pod has not ended; others of its containers may run on."""
     return not isinstance(observe.observe(pod), observe.Ended)
 
 
@@ -220,11 +220,10 @@ def _phase(here: Situation, code: int | None) -> str:
         return "Succeeded" if code == 0 else "Failed"
     if here.problem and here.problem.fatal and not here.begun:
         return "Failed"
-    alive = [pod for pod in here.pods if lives(pod)]
     if here.job["spec"].get("suspend"):
-        return "Stopping" if alive else "Suspended"
+        return "Stopping" if any(map(observe.takes_room, here.pods)) else "Suspended"
     state = (here.told or {}).get("state", "")
-    runs = [pod for pod in alive if isinstance(observe.observe(pod), observe.Running)]
+    runs = [pod for pod in here.pods if isinstance(observe.observe(pod), observe.Running)]
     if state == "stopping" and of_role(runs, "master", "worker"):
         return "Stopping"
     if state == "running" and _ready(here.told or {}, "workers", of_role(runs, "worker")):

@@ -21,13 +21,12 @@ from ..common.settings import JobSettings
 from ..runtime.base import Replica
 from . import layers, names
 from .api import Object
-from .names import GRPC_PORT, HEALTH_PORT, METRICS_PORT
+from .names import CHECK, CONTAINER, GRPC_PORT, HEALTH_PORT, METRICS_PORT
 
 JOB_DIR = "/var/lib/edl/job"
 SETTINGS_DIR = "/etc/edl"
 CHECKED_DIR = "/run/edl/checked"  # what the check of the definition leaves to the master
 _TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
-CONTAINER = "edl"
 SECRETS = {TOKEN_VARIABLE: "token", IDENTITY_VARIABLE: "identity"}  # variable -> key of the Secret
 USER = 1000  # of the image
 REPLICA_ACCOUNT = "edl-replica"  # of the manifests: it may do nothing
@@ -114,7 +113,7 @@ def confined(
     spec["initContainers"] = [
         {
             **check,
-            "name": "check",
+            "name": CHECK,
             "command": ["python", "-m", "edl.k8s.check"],
             "args": [SETTINGS_DIR, CHECKED_DIR, JOB_DIR, owner],
             "resources": main["resources"],
@@ -155,8 +154,7 @@ def replica(
     known = {each["name"] for each in public}
     container["env"] = [e for e in container.get("env", []) if e["name"] not in known] + public
     if memory:
-        for part in ("requests", "limits"):
-            container["resources"].setdefault(part, {})["memory"] = memory
+        give_memory(pod, memory)
     return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
@@ -198,6 +196,29 @@ def container_of(pod: Object) -> dict[str, Any]:
             found: dict[str, Any] = each
             return found
     raise UsageError(f"--cluster_spec: a container named {CONTAINER} is missing.")
+
+
+def give_memory(pod: Object, memory: str) -> None:
+    """Give the containers that run edl so much memory; the pod as a whole, where it says, the rest.
+
+    Its other containers keep what they have.
+    """
+    spec = pod["spec"]
+    mine = [each for each in spec.get("initContainers") or [] if each["name"] == CHECK]
+    for part in ("requests", "limits"):
+        before = names.quantity(str(_memory(container_of(pod), part) or "0"), "memory")
+        whole = (spec.get("resources") or {}).get(part) or {}
+        if "memory" in whole:  # a container may not have more than its pod
+            more = names.quantity(memory, "memory") - before
+            total = names.quantity(str(whole["memory"]), "memory") + more
+            whole["memory"] = names.as_quantity(total)
+    for container in (container_of(pod), *mine):
+        for part in ("requests", "limits"):
+            container.setdefault("resources", {}).setdefault(part, {})["memory"] = memory
+
+
+def _memory(container: Object, part: str) -> Any:
+    return ((container.get("resources") or {}).get(part) or {}).get("memory")
 
 
 def priority_class(said: str) -> str:

@@ -16,7 +16,8 @@ from ..common.errors import EdlError, UsageError
 from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
-from ..k8s.job_status import lives, number
+from ..k8s.job_status import number
+from ..k8s.observe import takes_room
 from .cluster import Node, Resources
 from .jobs import Given, Job, Shape, Speed
 from .kueue import Gates
@@ -172,7 +173,7 @@ class Looker:
         told = Told.by(status.get("report"))
         if told.problem:
             ignored[name] = told.problem
-        waits, alive = bool(spec.get("suspend")), [pod for pod in mine if lives(pod)]
+        waits, alive = bool(spec.get("suspend")), [pod for pod in mine if takes_room(pod)]
         held = 0 if waits else edljob.workers(spec)
         known = self._known[about["uid"]]
         if held and known.held not in (0, held):

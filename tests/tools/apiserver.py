@@ -95,7 +95,7 @@ class ApiServer:
         self.unknown: set[str] = set()  # resources that this cluster lacks: 404
         self.forbidden: set[tuple[str, str]] = set()  # (verb, resource): 403
         self.of_others: set[tuple[str, str]] = set()  # what a review says that others may not
-        self.logs: dict[str, bytes] = {}  # by pod
+        self.logs: dict[str, bytes] = {}  # by pod, or POD/CONTAINER
         self.skew_s = 0.0  # of its clock
         server = self
 
@@ -274,7 +274,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return {"status": {"allowed": known and (about["verb"], resource) not in refused}}
 
     def _log(self, name: str, query: Any) -> None:
-        lines = self.api.logs.get(name, b"").splitlines(keepends=True)
+        """Send the log of a container, which has to be named where a pod has several."""
+        spec = self.api.objects.get(("pods", name), {}).get("spec") or {}
+        there = [*spec.get("initContainers", ()), *spec.get("containers", ())]
+        container = query.get("container", "")
+        if not container and len(there) > 1:
+            words = f"a container name must be specified for pod {name}"
+            self._refuse(400, "BadRequest", words)
+            return
+        lines = self.api.logs.get(f"{name}/{container}", self.api.logs.get(name, b""))
+        lines = lines.splitlines(keepends=True)
         tail = int(query.get("tailLines", len(lines)))
         data = b"".join(lines[len(lines) - min(tail, len(lines)) :])
         self.send_response(200)
