@@ -61,9 +61,6 @@ _OURS = ("edl.dev/", "app.kubernetes.io/")  # labels that no podTemplate changes
 _TAKEN = {"controller"}  # names of jobs whose Lease would be the controller's
 
 
-Requests = dict[str, float]  # cores, bytes and devices, by Kubernetes' names of resources
-
-
 @dataclass(frozen=True)
 class Wanted:
     """The settings and templates that a spec asks for."""
@@ -116,60 +113,6 @@ def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) 
 def templates(job: Object) -> dict[str, Object]:
     """Return the templates by roles that an EdlJob asks for, allowed or not. Raises UsageError."""
     return pods.templates(_settings(job), _overlays(job["spec"]))
-
-
-def requested(spec: Object) -> Requests:
-    """Return what a pod of this spec asks for, as Kubernetes counts it (KEP-753, KEP-2837).
-
-    Containers and sidecars together; where one of those that run before asks for more with the
-    sidecars that have begun by then, as much as that. What the pod as a whole says goes before it,
-    and its overhead comes on top.
-    """
-    asked: Requests = {}  # by containers and sidecars
-    for each in spec["containers"]:
-        _add(asked, _requests(each))
-    begun: Requests = {}  # by sidecars so far
-    before: Requests = {}  # the most at one time until the containers begin
-    for each in spec.get("initContainers") or []:
-        own = _requests(each)
-        if each.get("restartPolicy") == "Always":
-            _add(asked, own)
-            _add(begun, own)
-            own = begun
-        else:
-            _add(own, begun)
-        _raise(before, own)
-    _raise(asked, before)
-    asked |= _of_pod(spec.get("resources") or {}, asked)
-    _add(asked, _amounts(spec.get("overhead")))
-    return asked
-
-
-def _of_pod(said: Object, asked: Requests) -> Requests:
-    """Return what a pod as a whole says; a limit counts where no container asks for anything."""
-    found = {**_amounts(said.get("limits")), **_amounts(said.get("requests"))}
-    known = {name for name in found if name in ("cpu", "memory") or name.startswith("hugepages-")}
-    said_so = known & (said.get("requests") or {}).keys()
-    return {name: found[name] for name in known if name in said_so or name not in asked}
-
-
-def _requests(container: Object) -> Requests:
-    said = container.get("resources") or {}
-    return _amounts({**(said.get("limits") or {}), **(said.get("requests") or {})})
-
-
-def _amounts(said: Object | None) -> Requests:
-    return {name: float(names.quantity(str(text), name)) for name, text in (said or {}).items()}
-
-
-def _add(to: Requests, more: Requests) -> None:
-    for name, amount in more.items():
-        to[name] = to.get(name, 0.0) + amount
-
-
-def _raise(to: Requests, least: Requests) -> None:
-    for name, amount in least.items():
-        to[name] = max(to.get(name, 0.0), amount)
 
 
 def durable(spec: Object) -> bool:
@@ -353,6 +296,7 @@ def _overlays(spec: Object) -> dict[str, Object]:
         fields = ("priorityClassName", "nodeSelector", "tolerations")
         layer = {"spec": {name: said[name] for name in fields if name in said}}
         template = {k: dict(v) for k, v in (said.get("podTemplate") or {}).items() if v}
+        _check_template(role, template.get("spec") or {})
         if labels := template.get("metadata", {}).get("labels"):
             free = {name: value for name, value in labels.items() if not name.startswith(_OURS)}
             template["metadata"]["labels"] = free
@@ -360,6 +304,25 @@ def _overlays(spec: Object) -> dict[str, Object]:
     if low := (spec.get("worker") or {}).get("low"):
         found["worker_low"] = {"spec": dict(low)}
     return found
+
+
+def _check_template(role: str, spec: Object) -> None:
+    """Refuse what would not reach a pod, although it is allowed: nothing is dropped silently."""
+    path = f"spec.{role}.podTemplate.spec"
+    if role == "master" and spec.get("initContainers"):
+        raise UsageError(
+            f"{path}.initContainers: nothing of an EdlJob's runs before its master, whose pod has "
+            "a token that can make pods, but the check of the definition: take them out; what the "
+            "job needs done before, put into spec.worker.podTemplate or into a Job of its own."
+        )
+    own = {"args", "image", "imagePullPolicy"} if role == "master" else {"args"}
+    for each in spec.get("containers") or []:
+        if each.get("name") == names.CONTAINER and (said := sorted(own & each.keys())):
+            raise UsageError(
+                f"{path}.containers.{said[0]}: that of the container {names.CONTAINER} is edl's own"
+                + (" (a master has the controller's image)" if said[0] != "args" else "")
+                + ": take it out."
+            )
 
 
 def _put_job_volume(template: Object, source: Object, path: str) -> None:

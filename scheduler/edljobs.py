@@ -16,6 +16,7 @@ from ..common.errors import EdlError, UsageError
 from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
+from ..k8s.counting import requested
 from ..k8s.job_status import number
 from ..k8s.observe import takes_room
 from .cluster import Node, Resources
@@ -58,7 +59,7 @@ class Copy:
 def asked(job: Object) -> Asked:
     """Return what a job's pods ask for. Raises UsageError, as the controller would."""
     made = edljob.templates(job)
-    needs = {role: resources(edljob.requested(made[role]["spec"])) for role in _ROLES}
+    needs = {role: resources(requested(made[role]["spec"])) for role in _ROLES}
     specs = {role: made[role]["spec"] for role in _ROLES}
     where = {role: [spec.get(key) for key in _WHERE] for role, spec in specs.items()}
     elsewhere = {role: spec for role, spec in specs.items() if where[role] != where["worker"]}

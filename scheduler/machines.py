@@ -15,7 +15,7 @@ import numpy as np
 
 from ..k8s import names
 from ..k8s.api import Object
-from ..k8s.job import Requests, requested
+from ..k8s.counting import Requests, requested
 from ..k8s.nodes import is_ready, kind_of
 from ..k8s.observe import takes_room
 from .cluster import Node, Resources

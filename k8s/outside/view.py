@@ -12,7 +12,7 @@ from ...jobs import view
 from ...jobs.job import Status
 from .. import names, observe
 from ..api import Object
-from ..job import requested
+from ..counting import requested
 from .state import event_time
 
 if TYPE_CHECKING:

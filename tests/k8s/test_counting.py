@@ -9,7 +9,7 @@ import pytest
 from tools.kube_api import ApiError, path_of
 
 from edl.k8s import names
-from edl.k8s.job import requested
+from edl.k8s.counting import requested
 
 PODS, ENOUGH = 60, 40  # that are drawn, and that must have been valid
 DEVICE = "example.com/device"

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from edl.k8s import names, pods
-from edl.k8s.job import requested
+from edl.k8s.counting import requested
 
 
 def container(name="c", sidecar=False, **requests):

@@ -11,6 +11,7 @@ from tools.scheduled import NOW, edljob, node, pod
 from edl.common.times import rfc3339
 from edl.k8s import job as edljobs
 from edl.k8s import names
+from edl.k8s.counting import requested
 from edl.scheduler import kueue, workloads
 from edl.scheduler.edljobs import Copy, Looker, change
 from edl.scheduler.jobs import Given, Shape
@@ -209,7 +210,7 @@ def test_kueue_counts_sidecars_and_what_a_pod_says_as_a_whole():
 
     counted = workloads.pod_sets(job, edljobs.templates(job))[-1]["template"]["spec"]
 
-    assert edljobs.requested(counted) == edljobs.requested(asked)
+    assert requested(counted) == requested(asked)
     assert counted["initContainers"][0]["restartPolicy"] == "Always"
     assert counted["resources"] == spec["resources"]
 
