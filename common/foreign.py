@@ -26,9 +26,10 @@ def plain_name(name: str) -> bool:
 def open_plain(path: Path) -> BinaryIO:
     """Open a plain file for reading, in its folder. Raises OSError.
 
-    Not a pipe or a device, which may never end, and no link that leads out of the folder.
+    Not a pipe or a device, which may never end, and no link that leads out of the folder: in a
+    ConfigMap that is mounted, each file is a link into a folder of that folder.
     """
-    if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+    if path.is_symlink() and not path.resolve().is_relative_to(path.parent.resolve()):
         raise OSError(errno.EPERM, "a link that leads out of its folder", str(path))
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

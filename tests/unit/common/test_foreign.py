@@ -92,6 +92,16 @@ def test_a_link_inside_of_the_folder_is_a_file_like_any_other(checkpoint):
     assert ("other",) == tuple(file.name for file in storage.load(folder).files)
 
 
+def test_a_file_of_a_mounted_config_map_is_read(tmp_path):
+    """A kubelet (AtomicWriter) makes each file a link through `..data`, which it replaces."""
+    (tmp_path / "..2026_11_28_12_00_00.1").mkdir()
+    (tmp_path / "..2026_11_28_12_00_00.1" / "settings.json").write_text("{}")
+    (tmp_path / "..data").symlink_to("..2026_11_28_12_00_00.1")
+    (tmp_path / "settings.json").symlink_to("..data/settings.json")
+
+    assert b"{}" == foreign.read_plain(tmp_path / "settings.json")
+
+
 @pytest.mark.parametrize("make", [fifo, device], ids=lambda make: make.__name__)
 def test_a_manifest_that_never_ends_is_no_manifest(checkpoint, make):
     folder = checkpoint()
