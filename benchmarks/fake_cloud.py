@@ -276,7 +276,7 @@ def main() -> None:
     where = os.environ.get("EDL_SHARED", "/var/tmp")
     folder = Path(tempfile.mkdtemp(dir=where, prefix="edl-fake-cloud-"))
     folder.chmod(0o777)
-    with Cluster() as cluster, fresh(cluster) as here:
+    with Cluster() as cluster, fresh(cluster, "privileged") as here:
         install(here)
         cluster.wait(
             "customresourcedefinitions",

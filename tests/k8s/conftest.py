@@ -38,11 +38,14 @@ def pytest_collection_modifyitems(items):
 def cluster():
     with kube.Cluster(nodes=4, cpu="4", memory="8Gi") as cluster:
         yield cluster
+        assert cluster.deprecated() == set()  # all that was asked for, by whomever of ours
 
 
 @pytest.fixture
-def namespace(cluster):
-    with fresh(cluster) as namespace:
+def namespace(request, cluster):
+    """Make a namespace that enforces Pod Security's restricted, or what the test's mark says."""
+    mark = request.node.get_closest_marker("pod_security")
+    with fresh(cluster, mark.args[0] if mark else "restricted") as namespace:
         yield namespace
 
 
@@ -57,7 +60,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def allow(folder) -> Object:
-    """Return what EdlJobs may ask for: this folder of the nodes."""
+    """Return what EdlJobs may ask for: this folder of the nodes, by its path or by a claim."""
     return {"hostPaths": [f"{folder}*"], "mounts": [f"{folder}*"]}
 
 
@@ -73,6 +76,7 @@ def controller(cluster, namespace, folder, allow) -> Iterator[None]:
         "customresourcedefinitions",
         lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
     )
+    namespace.claims(folder)
     config = namespace.kubeconfig("edl-controller")
     command = [sys.executable, "-m", "edl.k8s", "--namespace", namespace.name]
     with open(folder / "controller.log", "w") as log:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tools.jobs import ZOO, write_records
 from tools.kube_api import Object, path_of
-from tools.kube_objects import IMAGE, phase
+from tools.kube_objects import IMAGE, phase, volumes
 from tools.servers import assert_exact
 
 from edl.common import report, storage
@@ -36,9 +36,7 @@ def spec(folder: Path) -> Object:
             "snapshot_s": 2,
             "checkpoint_dir": str(folder / "checkpoints"),
         },
-        "jobVolume": {"hostPath": {"path": str(folder / "job"), "type": "DirectoryOrCreate"}},
-        "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}],
-        "volumeMounts": [{"name": "data", "mountPath": str(folder)}],
+        **volumes(folder),
         "master": {"priorityClassName": "edl-master", "resources": small},
         "ps": {"replicas": 2, "priorityClassName": "edl-high", "resources": small},
         "worker": {"replicas": 2, "highFraction": 0.5, "resources": small},

@@ -25,6 +25,7 @@ from tools.today import on_day
 
 from edl.scheduler.workloads import QUEUE_LABEL
 
+pytestmark = pytest.mark.pod_security("privileged")  # its jobs have hostPath
 VERSION = "v1beta2"
 GROUPS["workloads"] = f"apis/kueue.x-k8s.io/{VERSION}"
 CPU = 2.5  # a base is 1.5: a master, a server and a worker; a piece 0.5

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tools.kube import ROOT
 from tools.kube_api import Object
-from tools.kube_objects import IMAGE, phase
+from tools.kube_objects import IMAGE, phase, volumes
 from tools.schedulers import deployment, install
 from tools.waiting import until
 
@@ -40,9 +40,7 @@ def spec(folder: Path, **settings: object) -> Object:
             "stop_timeout": "10s",
             **settings,
         },
-        "jobVolume": {"hostPath": {"path": str(folder / "job"), "type": "DirectoryOrCreate"}},
-        "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}],
-        "volumeMounts": [{"name": "data", "mountPath": str(folder)}],
+        **volumes(folder),
         "master": {"resources": small},
         "worker": {"replicas": 1, "minReplicas": 1, "maxReplicas": 4, "resources": small},
     }

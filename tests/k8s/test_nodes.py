@@ -7,7 +7,7 @@ import os
 import pytest
 from tools.cloud import Cloud
 from tools.jobs import ZOO, write_records
-from tools.kube_objects import IMAGE, condition, phase
+from tools.kube_objects import IMAGE, condition, phase, volumes
 from tools.schedulers import install, running
 from tools.servers import assert_exact
 from tools.today import on_day
@@ -41,9 +41,7 @@ def job(folder):
             "use_async": True,
             "checkpoint_dir": str(folder / "checkpoints"),
         },
-        "jobVolume": {"hostPath": {"path": str(folder / "job"), "type": "DirectoryOrCreate"}},
-        "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}],
-        "volumeMounts": [{"name": "data", "mountPath": str(folder)}],
+        **volumes(folder),
         "master": stays,
         "ps": {**stays, "replicas": 1},
         "worker": {"maxReplicas": 1, "nodeSelector": dict([POOL]), "resources": small},
@@ -64,6 +62,7 @@ def where(pods):
 @on_day(0)
 def test_a_node_comes_for_a_job_and_another_one_when_it_has_a_notice(cluster, namespace, folder):
     install(namespace)
+    namespace.claims(folder)
     cluster.wait(
         "customresourcedefinitions",
         lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tools.jobs import ZOO, write_records
-from tools.kube_objects import IMAGE, phase
+from tools.kube_objects import IMAGE, phase, volumes
 from tools.schedulers import deployment, install
 from tools.servers import assert_exact
 from tools.today import on_day
@@ -29,9 +29,7 @@ def job(folder, name):
             "use_async": True,
             "checkpoint_dir": str(folder / name),
         },
-        "jobVolume": {"hostPath": {"path": str(folder / "job"), "type": "DirectoryOrCreate"}},
-        "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}],
-        "volumeMounts": [{"name": "data", "mountPath": str(folder)}],
+        **volumes(folder),
         "ps": {"resources": {"requests": {"cpu": "200m", "memory": "512Mi"}}},
         "worker": {
             "maxReplicas": FITS,

@@ -8,7 +8,7 @@ import json
 import pytest
 from tools.jobs import write_records
 from tools.kube_api import ApiError, path_of
-from tools.kube_objects import IMAGE
+from tools.kube_objects import IMAGE, volumes
 
 PODS = {"hostPID": True, "hostIPC": True, "hostNetwork": True, "nodeName": "node0"}
 PODS |= {"serviceAccountName": "edl-controller", "automountServiceAccountToken": True}
@@ -163,7 +163,6 @@ def test_a_users_code_meets_no_token_and_leaves_at_once(anna, namespace, folder)
     It gets no other master.
     """
     (folder / "spy.py").write_text(DEFINITION.replace("{FOLDER}", str(folder)))
-    namespace.claim("data", folder)
     settings = {
         "model_zoo": str(folder),
         "model_def": "spy",
@@ -178,9 +177,7 @@ def test_a_users_code_meets_no_token_and_leaves_at_once(anna, namespace, folder)
         body=job(
             "spied",
             settings=settings,
-            jobVolume={"hostPath": {"path": str(folder / "job"), "type": "DirectoryOrCreate"}},
-            volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
-            volumeMounts=[{"name": "data", "mountPath": str(folder)}],
+            **volumes(folder),
             master=copy.deepcopy(low),
             ps=small,
             worker={**small, "replicas": 1},

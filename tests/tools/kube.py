@@ -21,6 +21,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -197,7 +198,11 @@ class Cluster:
         return Api(f"https://127.0.0.1:{self.port}", ca=ca, token=token)
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
-        """Run the real kubectl; return what it prints. Raises AssertionError with its words."""
+        """Run the real kubectl; return what it prints. Raises AssertionError with its words.
+
+        A warning of the API server's (an API that is deprecated, a pod that will be refused) is one
+        of these.
+        """
         cache = self.state / "kubectl-cache"  # its default would outlive this cluster
         done = subprocess.run(
             [kit() / "kubectl", f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}"]
@@ -210,6 +215,8 @@ class Cluster:
         )
         told = f"kubectl {' '.join(arguments)}: exit {done.returncode}\n{done.stderr}{done.stdout}"
         assert done.returncode == 0, told
+        warned = [line for line in done.stderr.splitlines() if line.startswith("Warning:")]
+        assert all("Immediate deletion" in line for line in warned), told  # which --force says
         return done.stdout
 
     def apply(self, *manifests: Object | str | Path, namespace: str = "") -> None:
@@ -262,6 +269,19 @@ class Cluster:
         where = f"{resource} {labels} {fields}".strip()
         states = "\n".join(f"  {name}: {summary(found)}" for name, found in objects.items())
         raise AssertionError(f"{where}: not within {within_s:.0f} s\n{states}\n{trouble or ''}")
+
+    def deprecated(self) -> set[tuple[str, str, str]]:
+        """Return what was asked for since the API server began and is deprecated.
+
+        By group, version and resource. The endpoints of services are what its own parts still ask
+        for.
+        """
+        found = set()
+        for line in self.api.text("GET", "/metrics").splitlines():
+            if line.startswith("apiserver_requested_deprecated_apis{"):
+                labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+                found.add((labels["group"], labels["version"], labels["resource"]))
+        return found - {("", "v1", "endpoints")}
 
     # -- acting upon it
 
@@ -320,10 +340,6 @@ class Cluster:
             if node["spec"].get("unschedulable"):
                 self._patch(name, {"spec": {"unschedulable": None}})
         self.wait("nodes", lambda nodes: all(map(is_usable, nodes.values())))
-
-    def status(self) -> str:
-        """Tell the parts, their pids, memory and processor time."""
-        return self._script("cluster.sh", "status", timeout_s=30)
 
 
 def kit() -> Path:

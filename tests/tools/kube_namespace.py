@@ -18,7 +18,6 @@ from tools.kube_objects import any_started, phase
 
 T = TypeVar("T")
 
-REAL_LOGS = Path("/var/log/pods")  # the kubelet's own default
 LOG_LINES = 60  # of a pod, in a report
 
 
@@ -92,6 +91,7 @@ class Namespace:
 
     def claim(self, name: str, folder: Path) -> None:
         """Make a PersistentVolumeClaim whose volume is `folder` of this machine."""
+        folder.mkdir(exist_ok=True)
         volume = f"{self.name}-{name}"
         self._volumes.append(volume)
         spec = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
@@ -115,6 +115,11 @@ class Namespace:
         )
         self.wait("persistentvolumeclaims", lambda claims: phase(claims[name]) == "Bound")
 
+    def claims(self, folder: Path) -> None:
+        """Make the claims of kube_objects.volumes: `data` is this folder, `job` one in it."""
+        self.claim("data", folder)
+        self.claim("job", folder / "job")
+
     # -- telling
 
     def logs(self, lines: int = LOG_LINES) -> dict[str, str]:
@@ -123,7 +128,7 @@ class Namespace:
         Of all that ever ran on process nodes here, the deleted ones too, and of those that a real
         node still knows.
         """
-        places = (self.cluster.state / "nodes" / "logs", REAL_LOGS)
+        places = [self.cluster.state / name for name in ("nodes/logs", "pod-logs")]
         pods = [pod for place in places for pod in place.glob(f"{self.name}_*")]
         files = [(file, pod) for pod in pods for file in pod.rglob("*.log")]
         found = {}
@@ -153,9 +158,8 @@ class Namespace:
 
     def delete(self, *, within_s: float = 60.0) -> None:
         """Delete the namespace, and wait until no pod is left: the next test has the room."""
-        self.kubectl(
-            "delete", "namespace", self.name, "--wait=false"
-        )  # none is created from here on
+        # None is created from here on.
+        self.cluster.kubectl("delete", "namespace", self.name, "--wait=false")
         pods = path_of("pods", self.name, gracePeriodSeconds="0")
         self.api.call("DELETE", pods)
         self.wait("pods", lambda pods: not pods, within_s=within_s)
@@ -164,10 +168,15 @@ class Namespace:
 
 
 @contextlib.contextmanager
-def fresh(cluster: Cluster) -> Iterator[Namespace]:
-    """Yield a new namespace; at the end its pods are gone, and the rest of it soon after."""
+def fresh(cluster: Cluster, level: str = "restricted") -> Iterator[Namespace]:
+    """Yield a new namespace; at the end its pods are gone, and the rest of it soon after.
+
+    `level`: the Pod Security Standard that it enforces, and warns of where a pod is not made yet.
+    """
     name = f"t-{secrets.token_hex(3)}"
-    cluster.kubectl("create", "namespace", name)
+    labels = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn")}
+    about = {"name": name, "labels": labels}
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": about})
     here = Namespace(cluster, name)
     try:
         here.wait("serviceaccounts", lambda accounts: "default" in accounts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tools.kube_api import Object
@@ -12,12 +13,13 @@ IMAGE = "edl:test"  # of every process node: this environment and checkout
 
 
 def make_pod(name: str, *command: str, cpu: str = "100m", **spec: Any) -> Object:
-    """Return a pod with one container of the image of every process node, never started again."""
+    """Return a pod of one container of the nodes' image, restricted, never started again."""
     container = {
         "name": "main",
         "image": IMAGE,
         "command": list(command),
         "resources": {"requests": {"cpu": cpu}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     return {
         "apiVersion": "v1",
@@ -26,9 +28,27 @@ def make_pod(name: str, *command: str, cpu: str = "100m", **spec: Any) -> Object
         "spec": {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 1,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 1000,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
             "containers": [container],
             **spec,
         },
+    }
+
+
+def volumes(folder: Path) -> Object:
+    """Return the volumes of an EdlJob: claims `job` and `data`, the latter at its own path."""
+
+    def claim(name: str) -> Object:
+        return {"persistentVolumeClaim": {"claimName": name}}
+
+    return {
+        "jobVolume": claim("job"),
+        "volumes": [{"name": "data", **claim("data")}],
+        "volumeMounts": [{"name": "data", "mountPath": str(folder)}],
     }
 
 

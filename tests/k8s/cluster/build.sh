@@ -4,9 +4,9 @@
 # REAL=1: also what realnode.sh needs, and buildah, which makes images without a daemon.
 set -eu
 . "$(dirname "$0")/common.sh"
-RUN="iproute2 iptables conntrack util-linux openssl curl zstd procps"
+RUN="iproute2 iptables conntrack util-linux openssl curl zstd procps dnsmasq-base socat"
 if [ "${REAL:-0}" = 1 ]; then
-  RUN="$RUN containerd runc containernetworking-plugins debootstrap gcc libc6-dev buildah"
+  RUN="$RUN containerd runc containernetworking-plugins debootstrap buildah"
 fi
 
 packages() {

@@ -1,6 +1,6 @@
 #!/bin/bash
-# cluster.sh up | nodes [ARGUMENTS OF prockubelet] | down | status | stop NAME [SIGNAL]
-# etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy and a small DNS in one
+# cluster.sh up | nodes [ARGUMENTS OF prockubelet] | down | stop NAME [SIGNAL]
+# etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy and a name server in one
 # network namespace, the API at https://127.0.0.1:$PORT of this machine, and process nodes.
 # `up` starts what does not run: after `stop apiserver` it brings that back.
 set -u
@@ -20,12 +20,8 @@ certificates() {
   openssl req -x509 -new -key ca.key -subj /CN=k8s-ca -days 3650 -out ca.crt 2>/dev/null
   openssl ecparam -genkey -name prime256v1 -noout -out apiserver.key
   openssl req -new -key apiserver.key -subj /CN=kube-apiserver -out apiserver.csr 2>/dev/null
-  local names=DNS:localhost,DNS:kubernetes name=kubernetes
-  for part in default svc cluster local; do
-    name=$name.$part
-    names=$names,DNS:$name
-  done
-  echo "subjectAltName=IP:127.0.0.1,IP:$NODE_IP,IP:$API_IP,$names" >san
+  local names; names=$(printf ',DNS:%s' localhost kubernetes{,.default{,.svc{,.cluster.local}}})
+  echo "subjectAltName=IP:127.0.0.1,IP:$NODE_IP,IP:$API_IP$names" >san
   openssl x509 -req -in apiserver.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 3650 \
     -extfile san -out apiserver.crt 2>/dev/null
   openssl genrsa -out sa.key 2048 2>/dev/null
@@ -72,7 +68,7 @@ network() {
 }
 
 up() {
-  mkdir -p "$LOGS" "$STATE/etcd"
+  mkdir -p "$LOGS" "$STATE/etcd" "$STATE/names"
   # etcd syncs its journal to disk at each write: without a disk it is quick, and nothing must last.
   mountpoint -q "$STATE/etcd" || mount -t tmpfs -o mode=700,size=2g etcd "$STATE/etcd"
   ( certificates ) && network || exit 1
@@ -80,6 +76,9 @@ up() {
   start etcd "$BIN/etcd" --data-dir "$STATE/etcd" --log-level warn \
     --listen-client-urls $etcd --advertise-client-urls $etcd --listen-peer-urls $peer \
     --initial-advertise-peer-urls $peer --initial-cluster default=$peer
+  # Of this machine, not of the namespace: what listens there is not to be reached from here.
+  IN="" start fwd socat "TCP-LISTEN:$PORT,bind=127.0.0.1,reuseaddr,fork,backlog=256" \
+    EXEC:"nsenter --net=/run/netns/$CLUSTER socat STDIO TCP\:127.0.0.1\:6443"
   start apiserver "$BIN/kube-apiserver" --etcd-servers=$etcd --bind-address=0.0.0.0 \
     --secure-port=6443 --advertise-address=$NODE_IP --service-cluster-ip-range=$SERVICES \
     --allow-privileged=true --authorization-mode=Node,RBAC --token-auth-file="$PKI/tokens.csv" \
@@ -90,10 +89,6 @@ up() {
     --default-not-ready-toleration-seconds="$EVICT" \
     --default-unreachable-toleration-seconds="$EVICT" \
     --kubelet-preferred-address-types=InternalIP --profiling=false --v=1
-  alive fwd || (  # listens outside the namespace
-    setsid python3 "$HERE/fwd.py" "$CLUSTER" "127.0.0.1:$PORT" 127.0.0.1:6443 \
-      >>"$LOGS/fwd.log" 2>&1 </dev/null &
-    echo "$! $(born $!)" >"$STATE/fwd.pid" )
   until_ 60 "the API server" ready || { tail -n 5 "$LOGS/apiserver.log" "$LOGS/fwd.log" >&2; exit 1; }
   start controllers "$BIN/kube-controller-manager" --leader-elect=false --bind-address=127.0.0.1 \
     --kubeconfig="$PKI/kube-controller-manager.kubeconfig" --root-ca-file="$PKI/ca.crt" \
@@ -102,7 +97,9 @@ up() {
     --node-monitor-grace-period="$GRACE" --node-monitor-period=2s --v=1
   start scheduler "$BIN/kube-scheduler" --kubeconfig="$PKI/kube-scheduler.kubeconfig" \
     --leader-elect=false --bind-address=127.0.0.1 --v=2
-  start dns python3 "$HERE/minidns.py" $DNS_IP $SERVER "$(cat "$PKI/admin.token")" "$PKI/ca.crt"
+  start dns dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file= --user=root \
+    --listen-address=$DNS_IP --bind-interfaces --no-hosts --no-resolv --local=/#/ \
+    --hostsdir="$STATE/names" --log-facility=-
   local default=/api/v1/namespaces/default  # with these two pods can be made
   until_ 60 "the default service account" there $default/serviceaccounts/default &&
     until_ 60 "the CA's ConfigMap" there $default/configmaps/kube-root-ca.crt || exit 1
@@ -111,10 +108,11 @@ up() {
 
 nodes() {
   [ -f "$STATE/images.json" ] || echo '{"*": {}}' >"$STATE/images.json"
-  start prockubelet env PYTHONPATH="$HERE" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+  start prockubelet env PYTHONPATH="$HERE:$HERE/../.." PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     python3 -m prockubelet --server $SERVER --token "$(cat "$PKI/admin.token")" \
     --ca "$PKI/ca.crt" --cert "$PKI/apiserver.crt" --key "$PKI/apiserver.key" \
     --root "$STATE/nodes" --images "$STATE/images.json" --cgroup "edl-$CLUSTER" \
+    --names "$STATE/names" \
     --netns-prefix "${CLUSTER}_" --bridge $BRIDGE --cidr $PODS --dns $DNS_IP --node-ip $NODE_IP \
     --version "v$KUBERNETES" "$@"
   # kube-proxy asks for its own Node first, waits 30 s for it, and ends when that is deleted.
@@ -143,16 +141,7 @@ down() {  # also what a killed run left: the namespaces say which processes are 
   rm -rf --one-file-system "$STATE"
 }
 
-status() {
-  local pid rest
-  for file in "$STATE"/*.pid; do
-    read -r pid rest <"$file"
-    echo "$(basename "$file" .pid) pid $pid rss_kb $(awk '/VmRSS/{print $2}' "/proc/$pid/status")" \
-      "cpu $(ps -o cputime= -p "$pid")"
-  done
-}
-
 case ${1:-} in
-  up | nodes | down | status | stop) "$@" ;;
+  up | nodes | down | stop) "$@" ;;
   *) sed -n 2p "$0" >&2; exit 2 ;;
 esac

@@ -23,11 +23,11 @@ alive() {  # alive NAME
   read -r pid born 2>/dev/null <"$STATE/$1.pid" && [ "$(born "$pid")" = "$born" ]
 }
 
-start() {  # start NAME COMMAND...: in the cluster's network namespace, in a session of its own
-  local name=$1; shift
+start() {  # start NAME COMMAND...: in a session of its own and, but for IN="", in the namespace
+  local name=$1 in=${IN-nsenter --net=/run/netns/$CLUSTER}; shift
   alive "$name" && return
   ( cd "$STATE" || exit
-    setsid nsenter --net="/run/netns/$CLUSTER" "$@" >>"$LOGS/$name.log" 2>&1 </dev/null &
+    setsid $in "$@" >>"$LOGS/$name.log" 2>&1 </dev/null &
     echo "$! $(born $!)" >"$STATE/$name.pid" )
 }
 

@@ -9,28 +9,23 @@ set -u
 IMAGES=$CACHE/images SOCKET=$STATE/containerd.sock NODE=node1
 ctr_() { ctr -a "$SOCKET" -n k8s.io "$@"; }
 
-images() {  # pause, a static C program, and python, Debian's smallest system with it
-  mkdir -p "$IMAGES/pause"
-  cd "$IMAGES" || exit 1
-  if [ ! -f pause.tar ]; then
-    cat >pause.c <<'X'
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-static void quit(int s) { _exit(0); }
-static void reap(int s) { while (waitpid(-1, 0, WNOHANG) > 0); }
-int main() { signal(SIGINT, quit); signal(SIGTERM, quit); signal(SIGCHLD, reap); for (;;) pause(); }
-X
-    gcc -Os -static -s -o pause/pause pause.c || exit 1
-    python3 "$HERE/mkimage.py" docker.io/local/pause:1 pause.tar pause --entrypoint '["/pause"]'
-  fi
-  if [ ! -f python.tar ]; then
-    debootstrap --variant=minbase --include=python3 bookworm "$IMAGES/rootfs" \
-      "$(awk '/^URIs:/{print $2; exit}' /etc/apt/sources.list.d/debian.sources)" \
-      >"$CACHE/logs/debootstrap.log" 2>&1 || { tail -n 5 "$CACHE/logs/debootstrap.log" >&2; exit 1; }
-    rm -rf rootfs/var/cache/apt/* rootfs/var/lib/apt/lists/* rootfs/usr/share/{doc,man,locale}
-    python3 "$HERE/mkimage.py" docker.io/local/python:1 python.tar rootfs --cmd '["python3"]'
-  fi
+images() {  # python, Debian's smallest system with it, and pause, the same with nothing to do
+  [ -f "$IMAGES/pause.tar" ] && return
+  mkdir -p "$IMAGES"
+  debootstrap --variant=minbase --include=python3 bookworm "$IMAGES/rootfs" \
+    "$(awk '/^URIs:/{print $2; exit}' /etc/apt/sources.list.d/debian.sources)" \
+    >"$CACHE/debootstrap.log" 2>&1 || { tail -n 5 "$CACHE/debootstrap.log" >&2; exit 1; }
+  rm -rf "$IMAGES"/rootfs/var/{cache/apt/*,lib/apt/lists/*} "$IMAGES"/rootfs/usr/share/{doc,man,locale}
+  image python --cmd python3
+  image pause --entrypoint '["sleep", "infinity"]'
+}
+
+image() {  # image NAME CONFIGURATION...: of the system's files
+  local store="--root $IMAGES/store --runroot $STATE/buildah --storage-driver vfs" container
+  container=$(buildah $store from scratch) && buildah $store copy -q "$container" "$IMAGES/rootfs" / &&
+    buildah $store config "${@:2}" "$container" &&
+    buildah $store commit -q --rm "$container" "docker-archive:$IMAGES/$1.tar:docker.io/local/$1:1" || exit 1
+  rm -rf "$IMAGES/store"
 }
 
 system() { images && echo "$IMAGES/python.tar"; }
@@ -87,6 +82,7 @@ oomScoreAdj: 0
 maxPods: 110
 containerRuntimeEndpoint: unix://$SOCKET
 failCgroupV1: false
+podLogsDir: $STATE/pod-logs
 X
 }
 
@@ -107,14 +103,6 @@ up() {
     --register-node=true --node-labels=type=real --cert-dir="$STATE/kubelet/pki" --v=2
 }
 
-forget_logs() {  # of this node's pods; a kubelet would have removed them some time later
-  local folder
-  for folder in /var/log/pods/*_*; do
-    grep -q "${folder##*_}" "$LOGS/kubelet.log" 2>/dev/null && rm -rf "$folder"
-  done
-  find /var/log/containers -xtype l -delete 2>/dev/null
-}
-
 down() {
   stop kubelet
   alive containerd || return 0
@@ -125,7 +113,6 @@ down() {
     ctr_ containers rm "$container" >/dev/null 2>&1
   done
   stop containerd
-  forget_logs
   for file in "$STATE"/containerd/state/io.containerd.runtime.v2.task/k8s.io/*/init.pid; do
     [ -f "$file" ] && kill -KILL "$(cat "$file")" 2>/dev/null
   done

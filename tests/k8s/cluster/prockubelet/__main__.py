@@ -6,6 +6,7 @@ from pathlib import Path
 
 from . import logs
 from .api import Api
+from .names import Names
 from .network import Network
 from .node import Nodes, on_signal
 from .volumes import KINDS
@@ -13,9 +14,8 @@ from .volumes import KINDS
 
 def arguments():
     parser = argparse.ArgumentParser(prog="prockubelet", description="A process kubelet.")
-    for name in ("server", "token", "ca", "cert", "key", "root", "images", "cgroup", "version"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("bridge", "cidr", "dns", "node-ip", "netns-prefix"):
+    required = "server token ca cert key root images names cgroup version"
+    for name in f"{required} bridge cidr dns node-ip netns-prefix".split():
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--cpu", default="4")
@@ -29,28 +29,13 @@ def arguments():
 
 def main():
     given = arguments()
-    capacity = {
-        "cpu": given.cpu,
-        "memory": given.memory,
-        "pods": given.pods,
-        "ephemeral-storage": "20Gi",
-    }
-    nodes = Nodes(
-        Api(given.server, token=given.token, ca=given.ca),
-        Network(bridge=given.bridge, cidr=given.cidr, prefix=given.netns_prefix),
-        names=[f"{given.prefix}{number}" for number in range(given.nodes)],
-        capacity=capacity,
-        images=Path(given.images),
-        root=Path(given.root),
-        node_ip=given.node_ip,
-        dns=given.dns,
-        log_port=given.log_port,
-        cgroup=given.cgroup,
-        version=given.version,
-    )
+    api = Api(given.server, token=given.token, ca=given.ca)
+    network = Network(bridge=given.bridge, cidr=given.cidr, prefix=given.netns_prefix)
+    nodes = Nodes(api, network, given)
     nodes.prepare()
     on_signal(nodes)
-    logs.serve(nodes, cert=given.cert, key=given.key)
+    Names(api, Path(given.names)).start()
+    logs.serve(nodes, given)
     threading.Thread(target=nodes.heartbeat, args=(given.heartbeat_s,), daemon=True).start()
     for kind in KINDS.values():
         threading.Thread(target=nodes.follow_data, args=(kind,), daemon=True).start()

@@ -11,8 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from .quantity import quantity
-from .times import now
+from .api import now, quantity
 
 MEMORY = Path("/sys/fs/cgroup/memory")  # cgroup v1
 SCRIPT = Path(__file__).with_name("container.sh")
@@ -191,9 +190,12 @@ class Container:
         (group / "memory.limit_in_bytes").write_text(str(int(quantity(limit))))
         return [group]
 
+    def is_running(self):
+        return self.process is not None and self.process.poll() is None
+
     def kill(self, number):
         """Signal process 1 of the container, which is the wrapping shell's only child."""
-        if self.process is None or self.process.poll() is not None:
+        if not self.is_running():
             return
         shell = self.process.pid
         with contextlib.suppress(OSError):  # it has just ended

@@ -8,13 +8,13 @@ import time
 import urllib.parse
 
 
-def serve(nodes, *, cert, key):
+def serve(nodes, given):
     class Handler(LogHandler):
         kubelet = nodes
 
-    server = http.server.ThreadingHTTPServer((nodes.node_ip, nodes.log_port), Handler)
+    server = http.server.ThreadingHTTPServer((given.node_ip, given.log_port), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
+    context.load_cert_chain(given.cert, given.key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
@@ -71,10 +71,7 @@ class LogHandler(http.server.BaseHTTPRequestHandler):
         return any(
             (pod.namespace, pod.pod_name) == (namespace, pod_name)
             and pod.is_alive()
-            and any(
-                c.name == container and c.process and c.process.poll() is None
-                for c in pod.all_containers
-            )
+            and any(c.name == container and c.is_running() for c in pod.all_containers)
             for pod in list(self.kubelet.pods.values())
         )
 

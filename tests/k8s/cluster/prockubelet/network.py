@@ -1,28 +1,23 @@
 """A pod's address, and its network namespace on the cluster's bridge."""
 
-import hashlib
 import ipaddress
+import itertools
 import subprocess
 import threading
 
 
 class Network:
-    """The addresses of `cidr`, the first the bridge's own; a pod's is found from its uid."""
+    """The addresses of `cidr`, one after the other; the first is the bridge's own."""
 
     def __init__(self, *, bridge, cidr, prefix):
         self.bridge, self.prefix = bridge, prefix
         self.network = ipaddress.ip_network(cidr)
+        self.room = self.network.num_addresses - 3  # without the network's, the bridge's, broadcast
+        self.numbers = itertools.count()
         self.lock = threading.Lock()
-        self.taken = {}  # address -> uid
 
-    def address(self, uid):
-        room = self.network.num_addresses - 3  # without the network's, the bridge's and broadcast
-        with self.lock:
-            number = int(hashlib.sha1(uid.encode()).hexdigest(), 16)
-            while (address := str(self.network[2 + number % room])) in self.taken:
-                number += 1
-            self.taken[address] = uid
-        return address
+    def address(self):
+        return str(self.network[2 + next(self.numbers) % self.room])
 
     def join(self, uid, address):
         """Return the name of the pod's network namespace, which has `address`."""
@@ -42,11 +37,9 @@ class Network:
         _run("ip", "-n", name, "-batch", "-", stdin="\n".join(steps))
         return name
 
-    def leave(self, uid, name):
+    def leave(self, name):
         if name:
             subprocess.run(["ip", "netns", "del", name], check=False)
-        with self.lock:
-            self.taken = {a: u for a, u in self.taken.items() if u != uid}
 
 
 def _run(*command, stdin=""):

@@ -13,10 +13,10 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
-from .api import MERGE, ApiError, log
+from .api import MERGE, ApiError, log, now
 from .pod import Pod
-from .times import now, now_precisely
 
 MADE = "/api/v1/nodes?labelSelector=prockubelet%2Fmade%3Dtrue"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -29,28 +29,16 @@ CONDITIONS = (
 
 
 class Nodes:
-    def __init__(
-        self,
-        api,
-        network,
-        *,
-        names,
-        capacity,
-        images,
-        root,
-        node_ip,
-        dns,
-        log_port,
-        cgroup,
-        version,
-    ):
-        self.api, self.network = api, network
-        self.names, self.capacity, self.images = frozenset(names), capacity, images
-        self.node_ip, self.dns, self.log_port, self.cgroup = node_ip, dns, log_port, cgroup
-        self.version = version
-        self.pods_folder = root / "pods"
-        self.logs_folder = root / "logs"
-        self.claims_folder = root / "claims"
+    def __init__(self, api, network, given):
+        """Take the arguments of the program."""
+        self.api, self.network, self.given = api, network, given
+        self.names = frozenset(f"{given.prefix}{number}" for number in range(given.nodes))
+        self.capacity = {name: getattr(given, name) for name in ("cpu", "memory", "pods")}
+        self.capacity["ephemeral-storage"] = "20Gi"
+        self.node_ip, self.dns, self.cgroup = given.node_ip, given.dns, given.cgroup
+        self.pods_folder, self.logs_folder, self.claims_folder = (
+            Path(given.root) / name for name in ("pods", "logs", "claims")
+        )
         self.pods = {}  # uid -> Pod
         self.lock = threading.Lock()  # a pod is seen by the watch and by a node that comes back
         self.fresh = set(self.names)  # what they last said was said by an earlier daemon
@@ -75,7 +63,7 @@ class Nodes:
 
     def image(self, name):
         """Return env, entrypoint, cmd, cwd and binds of an image. None: there is none."""
-        images = json.loads(self.images.read_text())
+        images = json.loads(Path(self.given.images).read_text())
         return images.get(name, images.get("*"))
 
     def linger_s(self, node):
@@ -154,7 +142,11 @@ class Nodes:
             self._see(found)
 
     def _renew(self, name, uid):
-        spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now_precisely()}
+        spec = {
+            "holderIdentity": name,
+            "leaseDurationSeconds": 40,
+            "renewTime": now("microseconds"),
+        }
         try:
             self.api.call("PATCH", f"{LEASES}/{name}", {"spec": spec}, MERGE)
         except ApiError as error:
@@ -183,18 +175,6 @@ class Nodes:
             "kubernetes.io/arch": "amd64",
             "type": "prockubelet",
         }
-        info = {
-            "kubeletVersion": f"{self.version}-prockubelet",
-            "osImage": "host",
-            "kernelVersion": os.uname().release,
-            "containerRuntimeVersion": "process://1",
-            "architecture": "amd64",
-            "operatingSystem": "linux",
-            "machineID": name,
-            "systemUUID": name,
-            "bootID": name,
-            "kubeProxyVersion": "",
-        }
         status = {
             "capacity": self.capacity,
             "allocatable": self.capacity,
@@ -203,8 +183,15 @@ class Nodes:
                 {"type": "InternalIP", "address": self.node_ip},
                 {"type": "Hostname", "address": name},
             ],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.log_port}},
-            "nodeInfo": info,
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self.given.log_port}},
+            "nodeInfo": {
+                "kubeletVersion": f"{self.given.version}-prockubelet",
+                "kernelVersion": os.uname().release,
+                **dict.fromkeys(("machineID", "systemUUID", "bootID"), name),
+                "osImage": "host",
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+            },
         }
         meta = {"name": name, "labels": labels}
         return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": status}

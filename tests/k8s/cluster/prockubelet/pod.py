@@ -7,9 +7,8 @@ import threading
 import time
 import traceback
 
-from .api import MERGE, ApiError, log
+from .api import MERGE, ApiError, log, now
 from .container import Container
-from .times import now
 from .volumes import Volumes
 
 
@@ -112,7 +111,7 @@ class Pod(threading.Thread):
     def _network(self):
         if self.spec.get("hostNetwork"):
             return
-        self.ip = self.node.network.address(self.uid)
+        self.ip = self.node.network.address()
         hosts = f"127.0.0.1 localhost\n::1 localhost\n{self.ip} {self.host}\n"
         (self.folder / "hosts").write_text(hosts)
         search = f"{self.namespace}.svc.cluster.local svc.cluster.local cluster.local"
@@ -222,7 +221,7 @@ class Pod(threading.Thread):
 
     def _clean(self):
         self.volumes.close()
-        self.node.network.leave(self.uid, self.netns)
+        self.node.network.leave(self.netns)
         subprocess.run(["rm", "-rf", "--one-file-system", str(self.folder)], check=False)
 
     # -- what its containers ask for
