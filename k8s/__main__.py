@@ -85,7 +85,13 @@ def run(namespace: str, everywhere: bool, image: str) -> int:
     threading.excepthook = failed
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end(0))
-    api = Api.connect(namespace)
+
+    def refused(error: EdlError) -> None:
+        log.critical("%s", error)
+        end(error.exit_code)
+
+    api = Api.connect(namespace, client=LEASE)
+    api.connection.on_end = refused
     installed = _installed(api, image)
     metrics = Metrics()
     _, address = serve_metrics(metrics.registry)

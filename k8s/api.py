@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .connection import PATIENCE_S, READ_S, ApiError, Connection, refusal
+from .connection import CLIENT, PATIENCE_S, READ_S, ApiError, Connection, refusal
 from .names import CONTAINER, GROUP, PLURAL, VERSION
 
 Object = dict[str, Any]
@@ -83,12 +83,15 @@ class Api:
         self._kueue: list[str] = []  # likewise
 
     @classmethod
-    def connect(cls, namespace: str = "", patience_s: float = PATIENCE_S) -> Api:
+    def connect(
+        cls, namespace: str = "", patience_s: float = PATIENCE_S, client: str = CLIENT
+    ) -> Api:
         """Connect to the cluster of this pod or of the kubeconfig; `namespace` "": the usual one.
 
-        `patience_s` is of requests that say none. Raises UsageError where there is no cluster.
+        `patience_s` is of requests that say none; `client`: who asks. Raises UsageError where there
+        is no cluster.
         """
-        connection, own = Connection.find(patience_s)
+        connection, own = Connection.find(patience_s, client)
         return cls(connection, namespace or own)
 
     def inside(self, namespace: str) -> Api:

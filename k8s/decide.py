@@ -101,6 +101,11 @@ class _Decision:
         )
 
     def plan(self) -> Plan:
+        if self._is_new_in_the_queue():
+            # Nothing else: what is written now is looked at anew.
+            version = self._about["resourceVersion"]
+            body: Object = {"metadata": {"resourceVersion": version}, "spec": {"suspend": True}}
+            return Plan([Action("patch", names.KIND, self._name, body)], self._memory, None)
         wanted = self._wanted()
         if not self._left_by_others():
             self._act(wanted)
@@ -135,6 +140,15 @@ class _Decision:
             self._make_master(wanted)
         elif not living:
             self._again_s = self._memory.not_before - self._now
+
+    def _is_new_in_the_queue(self) -> bool:
+        """Tell whether the scheduler has to begin a job that nobody has looked at yet.
+
+        Its author says no `suspend`, as with Kueue's own kinds of jobs: a manifest that said `true`
+        would suspend the running job whenever it is applied again.
+        """
+        is_new = not (self._before or self._config or self._pods)
+        return is_new and "scheduling" in self._spec and not self._spec.get("suspend")
 
     def _give_files(self) -> None:
         """Make the pod that gives out files of the job, if somebody wants some."""

@@ -58,6 +58,7 @@ _FREE |= {"num_workers", "envs", "nodes"}
 _TEACHERS = {"num_teachers", "max_teachers"}  # a job that has some knows by these that it has
 _FLAG = re.compile(r"--(\w+)")
 _OURS = ("edl.dev/", "app.kubernetes.io/")  # labels that no podTemplate changes
+_OWN_CLIENTS = {"edl-controller", "edl-scheduler"}  # managers of fields that are no user's
 _TAKEN = {"controller"}  # names of jobs whose Lease would be the controller's
 
 
@@ -150,6 +151,17 @@ def is_queued(job: Object) -> bool:
     is_new = not (job.get("status") or {}).get("startTime")
     mine = is_new or names.QUEUED in (about.get("annotations") or {})
     return "scheduling" in spec and bool(spec.get("suspend")) and mine
+
+
+def suspended_by(job: Object) -> str:
+    """Return who wrote the `suspend` of a job's spec last, by its managed fields; "" if unknown."""
+    found = [
+        str(each.get("manager", ""))
+        for each in job["metadata"].get("managedFields") or []
+        if "f:suspend" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
+    ]
+    others = [each for each in found if each not in _OWN_CLIENTS]
+    return (others or found or [""])[-1]
 
 
 def bounded(spec: Object) -> str:

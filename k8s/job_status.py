@@ -14,7 +14,7 @@ from ..common import launched, report
 from ..common.errors import ReportError
 from . import names, objects, observe
 from .api import Object
-from .job import bounded, durable, teachers, workers
+from .job import bounded, durable, is_queued, suspended_by, teachers, workers
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
 _REPORT_S = 10.0  # of a scheduler's round; a report is not written anew sooner
@@ -259,7 +259,7 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
     if phase in ("Succeeded", "Failed", "Stopping") and said:
         return phase, said
     if phase == "Suspended":
-        return phase, "no pod runs; it goes on when spec.suspend is false"
+        return phase, _suspended(here.job)
     if here.note:
         return "MasterEnded", here.note
     for role, word in zip(names.ROLES, _WORDS, strict=True):
@@ -277,6 +277,18 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
     if phase == "Pending" and told.get("state") == "running":
         return "NoWorker", "no worker is ready"
     return phase, ""
+
+
+def _suspended(job: Object) -> str:
+    if is_queued(job):
+        return "no pod runs; the scheduler begins it (`edl schedule why` says what it waits for)"
+    if "scheduling" not in job["spec"]:
+        return "no pod runs; it goes on when spec.suspend is false"
+    who = suspended_by(job)
+    return (
+        f"no pod runs: suspended by {who or 'somebody'} and not by the scheduler, which leaves it "
+        "alone until `edl resume`; a manifest that is applied again must not say spec.suspend"
+    )
 
 
 _WORDS = ("the master", "a server", "a worker", "a teacher")  # for names.ROLES

@@ -125,6 +125,8 @@ class Looker:
             gate = self.gates.of(each)
             if gate.says:
                 ignored[name] = gate.says
+            if says := _stands_by(each):
+                ignored.setdefault(name, says)
             if not gate.is_open or not _is_ours(each):
                 continue
             key = about["uid"], about["generation"]
@@ -250,6 +252,20 @@ def _is_ours(it: Object) -> bool:
     if "scheduling" not in spec or about.get("deletionTimestamp") or status.get("phase") in _OVER:
         return False
     return not spec.get("suspend") or edljob.is_queued(it)
+
+
+def _stands_by(it: Object) -> str:
+    """Say that somebody else has suspended a job; "" where nobody has."""
+    status = it.get("status") or {}
+    if "scheduling" not in it["spec"] or status.get("phase") in _OVER:
+        return ""
+    if not it["spec"].get("suspend") or edljob.is_queued(it):
+        return ""
+    who = edljob.suspended_by(it) or "somebody"
+    return (
+        f"is left alone: {who} has suspended it (spec.suspend): `edl resume` it, and leave suspend "
+        "out of a manifest that is applied again"
+    )
 
 
 def _alone(job: Job, ask: Asked, nodes: Sequence[Object]) -> Job:

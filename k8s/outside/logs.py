@@ -15,6 +15,7 @@ from ...common.errors import EdlError, PeerError, UsageError
 from ...jobs.job import ENDED, Status
 from .. import names, observe
 from ..api import Api, Object
+from ..connection import Refused
 from ..reflector import Change, Reflector
 from .job_pods import JobPods
 
@@ -109,6 +110,8 @@ class _Follower:
             return self._job.status()["state"] in ENDED
         except UsageError:  # deleted
             return True
+        except Refused:
+            raise
         except PeerError:
             return False
 

@@ -29,7 +29,8 @@ def container(draw: random.Random, name: str) -> dict[str, Any]:
         said["requests"]["ephemeral-storage"] = f"{draw.randint(1, 9)}Gi"
     if draw.random() < 0.3:
         said["limits"][DEVICE] = str(draw.randint(1, 4))
-    return {"name": name, "image": "edl:any", "resources": said}
+    restricted = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {"name": name, "image": "edl:any", "resources": said, "securityContext": restricted}
 
 
 def spec(draw: random.Random, runtime_class: str) -> dict[str, Any]:
@@ -41,6 +42,11 @@ def spec(draw: random.Random, runtime_class: str) -> dict[str, Any]:
         before.append(made)
     found: dict[str, Any] = {
         "nodeSelector": {"is": "nowhere"},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 1000,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "containers": [container(draw, f"c{n}") for n in range(draw.randint(1, 3))],
         "initContainers": before,
     }

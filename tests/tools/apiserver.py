@@ -282,8 +282,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             words = f"a container name must be specified for pod {name}"
             self._refuse(400, "BadRequest", words)
             return
-        lines = self.api.logs.get(f"{name}/{container}", self.api.logs.get(name, b""))
-        lines = lines.splitlines(keepends=True)
+        found = self.api.logs.get(f"{name}/{container}", self.api.logs.get(name, b""))
+        lines = found.splitlines(keepends=True)
         tail = int(query.get("tailLines", len(lines)))
         data = b"".join(lines[len(lines) - min(tail, len(lines)) :])
         self.send_response(200)

@@ -339,6 +339,35 @@ def look(world: World, memory: Memory) -> tuple[Memory, list[Action]]:
     return plan.memory, plan.actions
 
 
+def test_a_new_job_waits_for_the_scheduler_although_its_manifest_says_no_suspend():
+    """Applied again, such a manifest changes nothing. Broken once: it begins at once."""
+    world = World()
+    world.job["spec"] |= {"scheduling": {}, "suspend": False}
+
+    def step() -> None:
+        plan = decide(world.see(), Memory(), world.now, TIME, lambda token: Identity(token))
+        for action in plan.actions:
+            if action.kind == names.KIND and not action.subresource:
+                world._check(world.job, action.body)
+                world.change(**action.body["spec"])
+            else:
+                world.do(action)
+
+    step()
+    queued = copy.deepcopy(world.job["spec"]["suspend"]), world.pods()
+    step()
+    waits = copy.deepcopy(world.job["status"])
+    world.change(suspend=False)  # by the scheduler
+    for _ in range(3):
+        step()
+
+    assert queued == (True, [])
+    assert waits["phase"] == "Suspended"
+    assert "the scheduler begins it" in waits["message"]
+    assert world.serving() == ["edl-demo-master-0"]
+    assert world.job["spec"]["suspend"] is False
+
+
 def test_a_master_beside_whose_container_others_run_on_is_deleted_once_it_was_read():
     """A proxy that a webhook puts in never ends. Broken once: the pods stay 1/2 for ever."""
     world, looker = settled()
