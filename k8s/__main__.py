@@ -92,6 +92,7 @@ def run(namespace: str, everywhere: bool, image: str) -> int:
 
     api = Api.connect(namespace, client=LEASE)
     api.connection.on_end = refused
+    api.check_version()
     installed = _installed(api, image)
     metrics = Metrics()
     _, address = serve_metrics(metrics.registry)

@@ -186,7 +186,7 @@ class _Decision:
 
     def _wanted(self) -> Wanted | None:
         try:
-            return edljob.wanted(self._job, self._seen.features.grpc_probes, self._installed)
+            return edljob.wanted(self._job, self._installed)
         except NotAllowed as error:
             self._problem = Problem("NotAllowed", str(error))
             return None
@@ -254,9 +254,7 @@ class _Decision:
         made = {
             "Service": objects.service(self._name),
             "NetworkPolicy": objects.network_policy(self._name),
-            "PodDisruptionBudget": objects.disruption_budget(
-                self._name, servers, self._seen.features.budgets
-            ),
+            "PodDisruptionBudget": objects.disruption_budget(self._name, servers),
         }
         if there["Secret"] is None:
             self._create(objects.secret(self._name, self._renewed("")))

@@ -70,12 +70,11 @@ class Wanted:
     templates: dict[str, Object]
 
 
-def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) -> Wanted:
+def wanted(job: Object, installed: Installed = USUAL) -> Wanted:
     """Return the settings and the templates that an EdlJob asks for.
 
-    `grpc_probes`: see pods.templates. Raises UsageError, which says what is wrong with the spec,
-    where, and what would be right; NotAllowed (one of them) where it asks for more than its author
-    may have.
+    Raises UsageError, which says what is wrong with the spec, where, and what would be right;
+    NotAllowed (one of them) where it asks for more than its author may have.
     """
     spec = job["spec"]
     settings = dataclasses.replace(_settings(job), port=names.GRPC_PORT)
@@ -85,7 +84,7 @@ def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) 
         rules = installed.of(job["metadata"].get("namespace", ""))
         usual, job_name = JobSettings().service_account, settings.job_name
         allowed.check(spec, settings.service_account, usual, rules, job_name)
-        made = pods.templates(settings, _overlays(spec), grpc_probes=grpc_probes)
+        made = pods.templates(settings, _overlays(spec))
         for template in made.values():
             pods.container_of(template)
         if source := spec.get("jobVolume"):

@@ -345,7 +345,6 @@ def _conditions(
                 "type": kind,
                 "status": word,
                 "reason": reason,
-                # an empty text in a list reaches an API server's schema as null (1.20, merge patch)
                 **({"message": message} if message else {}),
                 "lastTransitionTime": known["lastTransitionTime"] if same else now,
                 "observedGeneration": generation,

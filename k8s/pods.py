@@ -46,13 +46,10 @@ _OF_JOB = ("job", "settings")  # volumes of a master that the check reads
 def templates(
     settings: JobSettings,
     overlays: Mapping[str, Any] | None = None,
-    *,
-    grpc_probes: bool = True,
 ) -> dict[str, Object]:
     """Make a complete pod template (metadata, spec) for each of ROLES. Raises UsageError.
 
     `overlays` (of --cluster_spec) are merged over them: `pod` over all, then the one of the role.
-    `grpc_probes`: the cluster knows them (api.Features); else a probe only connects.
     """
     overlays = overlays or {}
     if unknown := overlays.keys() - {"pod", *ROLES}:
@@ -68,7 +65,7 @@ def templates(
             overlays.get(component),
             overlays.get(role) if pool else None,
         ]
-        template = _template(settings, component, pool, grpc_probes)
+        template = _template(settings, component, pool)
         for layer in (each for each in mine if each is not None):
             template = layers.merged(template, layers.as_template(layer))
         found[role] = template
@@ -230,7 +227,7 @@ def priority_class(said: str) -> str:
     return _WORDS.get(said, said)
 
 
-def _template(settings: JobSettings, component: str, pool: str, grpc_probes: bool) -> Object:
+def _template(settings: JobSettings, component: str, pool: str) -> Object:
     job = settings.job_name
     labels = names.labels(job, component)
     spec: dict[str, Any] = {
@@ -245,7 +242,7 @@ def _template(settings: JobSettings, component: str, pool: str, grpc_probes: boo
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(settings, component, grpc_probes)],
+        "containers": [_container(settings, component)],
         "volumes": _volumes(settings, component),
         "tolerations": [
             {
@@ -284,7 +281,7 @@ def _template(settings: JobSettings, component: str, pool: str, grpc_probes: boo
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
-def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict[str, Any]:
+def _container(settings: JobSettings, component: str) -> dict[str, Any]:
     job = settings.job_name
     env: list[dict[str, Any]] = [
         {"name": "EDL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -305,7 +302,7 @@ def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict
         {"name": "health", "containerPort": HEALTH_PORT},
         {"name": "metrics", "containerPort": METRICS_PORT},
     ]
-    probe = {"grpc" if grpc_probes else "tcpSocket": {"port": HEALTH_PORT}}
+    probe = {"grpc": {"port": HEALTH_PORT}}
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": settings.image_name,

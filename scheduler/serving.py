@@ -80,6 +80,7 @@ def serve_cluster(
             ends.over, lambda error: tell(f"the Lease {in_cluster.NAME} is not there yet: {error}")
         )
         if leads:
+            api.check_version()
             watched = in_cluster.Watched(api, is_everywhere, ends.wake.set, tell)
             notices = Notices(api.inside("") if is_everywhere else api, tell)
             try:

@@ -89,9 +89,8 @@ class ApiServer:
         self.hold_watches = False  # events are not sent
         self.cut_watches = 0  # a count that every watch compares
         self.is_closed = False
-        self.budget_versions = ["v1", "v1beta1"]  # of policy/...
         self.kueue_versions: list[str] = []  # of kueue.x-k8s.io/...
-        self.git_version = "v1.20.2"
+        self.git_version = "v1.37.2"
         self.unknown: set[str] = set()  # resources that this cluster lacks: 404
         self.forbidden: set[tuple[str, str]] = set()  # (verb, resource): 403
         self.of_others: set[tuple[str, str]] = set()  # what a review says that others may not
@@ -207,8 +206,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             api.lock.notify_all()
         if fault and not fault.do_it_first:
             return self._fault(fault)
-        if url.path in [f"/apis/policy/{version}" for version in api.budget_versions]:
-            return self._send(200, {"kind": "APIResourceList"})
         if url.path == "/apis/kueue.x-k8s.io" and api.kueue_versions:
             versions = [{"version": each} for each in api.kueue_versions]
             return self._send(200, {"kind": "APIGroup", "versions": versions})
