@@ -58,7 +58,7 @@ def many_pods(count: int, namespace: str) -> str:
     api = Api(connection, namespace)
     job = f"many-{secrets.token_hex(3)}"
     settings = JobSettings(job_name=job, image_name="edl:test")
-    template = pods.templates(settings, grpc_probes=api.features().grpc_probes)["worker"]
+    template = pods.templates(settings)["worker"]
     template["spec"].pop("serviceAccountName")
     container = pods.container_of(template)
     container["command"], container["env"] = ["sleep", "600"], []

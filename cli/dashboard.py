@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ from urllib.parse import quote
 import click
 
 from ..common import paths
-from ..common.errors import UsageError
+from ..common.errors import EdlError, UsageError
 from .options import NAMES, token_of
 from .place import complete_jobs, place, where
 
@@ -80,7 +82,7 @@ def dashboard(
     check_installed()
     from ..dashboard import server
 
-    with jobs_at(folder, runtime, namespace) as jobs:
+    with jobs_at(folder, runtime, namespace) as jobs, _until_refused(jobs):
         if export is not None:
             paths.check_file(export, "--export")
             name = server.export(jobs, job, Path(export), given["prices"] or "")
@@ -89,6 +91,24 @@ def dashboard(
         chosen = jobs.find(job).name if job or folder is not None else ""
         shown, prices = quote(chosen, safe=""), given["prices"] or ""
         server.serve(jobs, shown, _place(given), _actions(given), click.echo, prices)
+
+
+@contextmanager
+def _until_refused(jobs: Jobs) -> Iterator[None]:
+    """End a page whose cluster does not take our credentials any more; raises Refused then."""
+    from ..k8s.outside.job import ClusterJobs
+
+    found: list[EdlError] = []
+
+    def end(error: EdlError) -> None:
+        found.append(error)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if isinstance(jobs, ClusterJobs):
+        jobs.api.connection.on_end = end
+    yield
+    if found:
+        raise found[0]
 
 
 def check_from(folder: Path | None, runtime: str, namespace: str) -> None:

@@ -78,7 +78,7 @@ def serve(
     asked = pool.take(rules)
     policy = _made(**rules)
     beside = pool.made(asked, policy, runtime == "kubernetes" or bool(namespace))
-    with _cluster(runtime, namespace, everywhere, workers) as api:
+    with _cluster(runtime, namespace, everywhere, workers, "edl-scheduler") as api:
         if api is not None:
             serving.serve_cluster(api, everywhere, policy, every, click.echo, beside)
             return
@@ -218,7 +218,11 @@ def _made(objective: str, patience: float, quotas: str | None) -> Policy:
 
 @contextlib.contextmanager
 def _cluster(
-    runtime: str, namespace: str, everywhere: bool = False, workers: int | None = None
+    runtime: str,
+    namespace: str,
+    everywhere: bool = False,
+    workers: int | None = None,
+    client: str = "edl",
 ) -> Iterator[Api | None]:
     """Open the cluster that is meant; None where this machine is."""
     if runtime == "local" and not namespace:
@@ -230,7 +234,7 @@ def _cluster(
         raise UsageError("--workers is of this machine: in a cluster its nodes say what there is.")
     from ..k8s.outside.job import connected
 
-    with connected(namespace) as api:
+    with connected(namespace, client) as api:
         yield api
 
 

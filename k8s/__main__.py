@@ -17,14 +17,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..common import log as logs
 from ..common.errors import EdlError, PeerError, UsageError
 from ..common.listen import serve_metrics
 from ..common.process import leave
 from .allowed import Installed
-from .api import Api
+from .api import Api, Object
 from .controller import Controller, Metrics
 from .leadership import Leadership
 
@@ -85,7 +85,14 @@ def run(namespace: str, everywhere: bool, image: str) -> int:
     threading.excepthook = failed
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end(0))
-    api = Api.connect(namespace)
+
+    def refused(error: EdlError) -> None:
+        log.critical("%s", error)
+        end(error.exit_code)
+
+    api = Api.connect(namespace, client=LEASE)
+    api.connection.on_end = refused
+    api.check_version()
     installed = _installed(api, image)
     metrics = Metrics()
     _, address = serve_metrics(metrics.registry)
@@ -116,12 +123,21 @@ def _installed(api: Api, image: str) -> Installed:
             "could have: name one."
         )
     spec = found["spec"]
-    container = next(
-        (c for c in spec["containers"] if c["name"] == CONTAINER), spec["containers"][0]
-    )
+    container = _own(spec["containers"], pod)
     secrets = tuple(each["name"] for each in spec.get("imagePullSecrets") or [])
     policy = container.get("imagePullPolicy") or "IfNotPresent"
     return Installed.parse(text, image=container["image"], pull_policy=policy, pull_secrets=secrets)
+
+
+def _own(containers: Sequence[Object], pod: str) -> Object:
+    """Return this process's container: a webhook may have put others beside or before it."""
+    found = [each for each in containers if each["name"] == CONTAINER]
+    if not found and len(containers) > 1:
+        raise UsageError(
+            f"--master_image: the pod {pod} has no container named {CONTAINER} whose image masters "
+            "could have: name it so, or name an image."
+        )
+    return (found or list(containers))[0]
 
 
 def _lead(

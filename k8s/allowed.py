@@ -24,7 +24,7 @@ from typing import Any
 from ..common.errors import UsageError
 from . import names
 from .api import Object
-from .pods import CONTAINER
+from .names import CONTAINER
 
 _MASTER_CLASS = "edl-master"
 _OWN_LABELS = ("edl.dev/", "app.kubernetes.io/")  # which a podTemplate does not change

@@ -10,11 +10,11 @@ import copy
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from .connection import PATIENCE_S, READ_S, ApiError, Connection, refusal
-from .names import GROUP, PLURAL, VERSION
+from ..common.errors import UsageError
+from .connection import CLIENT, PATIENCE_S, READ_S, ApiError, Connection, refusal
+from .names import CONTAINER, GROUP, PLURAL, VERSION
 
 Object = dict[str, Any]
 
@@ -56,18 +56,21 @@ _CLUSTER_WIDE = {
 _KUEUE = ("v1beta2", "v1beta1")  # versions of Kueue's API that are spoken here, the best first
 _MERGE_PATCH = "application/merge-patch+json"
 _PAGE = 500  # objects of one answer to a list, as kubectl asks for
-_VERSION = re.compile(r"v(\d+)\.(\d+)")
+OLDEST = (1, 29)  # of Kubernetes that is supported: rules in CEL are stable there
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
-@dataclass(frozen=True)
-class Features:
-    """The abilities that depend on a cluster's age."""
+def too_old(version: Object) -> str:
+    """Say that what an API server says of itself (/version) is too old; "" where it is not.
 
-    grpc_probes: bool = True  # kubelets ask a health service: since 1.24, without a switch
-    budgets: str = "v1"  # version of policy/..., since 1.21; 1.25 has left older ones alone
-
-
-NEWEST = Features()
+    What names itself in another way is believed to be new.
+    """
+    text = str(version.get("gitVersion") or "")
+    found = _VERSION.match(text)
+    if found is None or (int(found[1]), int(found[2])) >= OLDEST:
+        return ""
+    oldest = ".".join(map(str, OLDEST))
+    return f"This cluster is of Kubernetes {text}, and edl needs {oldest} or newer: update it"
 
 
 class Api:
@@ -79,16 +82,18 @@ class Api:
     def __init__(self, connection: Connection, namespace: str) -> None:
         self.connection = connection
         self.namespace = namespace
-        self._features: list[Features] = []  # once they are known; of all namespaces
-        self._kueue: list[str] = []  # likewise
+        self._kueue: list[str] = []  # its version, once it is known; of all namespaces
 
     @classmethod
-    def connect(cls, namespace: str = "", patience_s: float = PATIENCE_S) -> Api:
+    def connect(
+        cls, namespace: str = "", patience_s: float = PATIENCE_S, client: str = CLIENT
+    ) -> Api:
         """Connect to the cluster of this pod or of the kubeconfig; `namespace` "": the usual one.
 
-        `patience_s` is of requests that say none. Raises UsageError where there is no cluster.
+        `patience_s` is of requests that say none; `client`: who asks. Raises UsageError where there
+        is no cluster.
         """
-        connection, own = Connection.find(patience_s)
+        connection, own = Connection.find(patience_s, client)
         return cls(connection, namespace or own)
 
     def inside(self, namespace: str) -> Api:
@@ -220,9 +225,11 @@ class Api:
                         raise refusal(event["object"].get("code", 500), event["object"])
                     yield event
 
-    def log(self, pod: str, *, follow: bool, tail: int | None = None) -> Iterator[bytes]:
+    def log(
+        self, pod: str, *, container: str = CONTAINER, follow: bool, tail: int | None = None
+    ) -> Iterator[bytes]:
         """Yield what a pod's container has written, in pieces; `follow`: until it ends."""
-        query: dict[str, Any] = {"follow": "true"} if follow else {}
+        query: dict[str, Any] = {"container": container, **({"follow": "true"} if follow else {})}
         if tail is not None:
             query["tailLines"] = tail
         with self.connection.open(self.path("Pod", pod) + "/log", query, None) as answer:
@@ -242,26 +249,21 @@ class Api:
         with self.connection.open("/version", {}, READ_S) as answer:
             return answer.json(), answer.header("Date")
 
+    def check_version(self) -> None:
+        """Check that the cluster is not older than what is supported. Raises UsageError."""
+        if said := too_old(self.connection.request("GET", "/version")):
+            raise UsageError(f"{said}.")
+
     # -- where they are
 
     def path(self, kind: str, name: str = "") -> str:
         """Return the path of an object, or of all objects of a kind."""
         root, plural = PATHS[kind]
-        if kind == "PodDisruptionBudget":
-            root = f"apis/policy/{self.features().budgets}"
         if kind in ("Workload", "ResourceFlavor"):
             root += f"/{self.kueue() or _KUEUE[0]}"
         everywhere = kind in _CLUSTER_WIDE or not self.namespace
         space = "" if everywhere else f"/namespaces/{self.namespace}"
         return f"/{root}{space}/{plural}" + (f"/{name}" if name else "")
-
-    def features(self) -> Features:
-        """Return what the cluster can do; it is asked once."""
-        if not self._features:
-            found = _VERSION.match(self.connection.request("GET", "/version")["gitVersion"])
-            probes = found is None or tuple(map(int, found.groups())) >= (1, 24)
-            self._features.append(Features(probes, self._budgets()))
-        return self._features[0]
 
     def kueue(self) -> str:
         """Return the version of Kueue's API to speak, "" where it has none; it is asked once."""
@@ -275,12 +277,3 @@ class Api:
             served = {each["version"] for each in found["versions"]}
             self._kueue.append(next((each for each in _KUEUE if each in served), ""))
         return self._kueue[0]
-
-    def _budgets(self) -> str:
-        try:
-            self.connection.request("GET", "/apis/policy/v1")
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return "v1beta1"
-        return "v1"

@@ -6,17 +6,30 @@ import, and templates, patches and our own resource are dicts anyhow.
 
 A request that met nobody, 429 or a 5xx is made again, as long as `patience_s`, after what
 Retry-After says: all that we ask for is idempotent (api.py).
+
+Credentials end: a token in a pod or a kubeconfig is renewed by somebody else, and revoked. Where
+they are refused (401), kubeconfig or service account are read anew, and the request is made once
+more. Refused again it raises Refused, with which a command ends at once; whoever runs on
+(controller, scheduler, master, dashboard) is told by `on_end` when that has lasted for REFUSED_S,
+and ends.
+
+Each component has a name: that of its requests (User-Agent), and of the fields that it writes
+(fieldManager), so that an audit log and a conflict of two managers say who it was.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
 
+from .. import __version__
 from ..common.errors import EdlError, PeerError, Unreachable, UsageError
 from ..common.retry import Backoff, retry
 
@@ -24,10 +37,17 @@ if TYPE_CHECKING:
     from kubernetes.client import Configuration
     from urllib3 import BaseHTTPResponse
 
+log = logging.getLogger(__name__)
+
 _CONNECT_S, READ_S = 5.0, 30.0
 PATIENCE_S = 20.0
 _BACKOFF = Backoff(0.2, 5.0)  # guesses
 _AGAIN = {429, 500, 502, 503, 504}
+_REFUSED = 401
+REFUSED_S = 60.0  # credentials that were refused for so long will not be taken any more: a guess
+_ANEW_S = 5.0  # until credentials that were read anew are so again: a plugin may take seconds
+CLIENT = "edl"  # the command line; others are edl-controller, edl-scheduler, edl-master
+_WRITES = ("POST", "PUT", "PATCH")
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -39,6 +59,20 @@ class ApiError(PeerError):
         self.status = status
         self.reason = reason
         self.message = message
+
+
+class Refused(ApiError):
+    """The API server does not take our credentials, those read anew neither (401)."""
+
+    def __init__(self, host: str, whose: str) -> None:
+        super().__init__(_REFUSED, "Unauthorized", f"it does not take the credentials of {whose}")
+        said = (
+            f"The Kubernetes API at {host} refuses the credentials of {whose} (401 Unauthorized), "
+            "also read anew: they have ended, or are another cluster's. Log in to the cluster "
+            "again, or name another kubeconfig in KUBECONFIG; a pod whose account was made anew "
+            "must be started again."
+        )
+        self.args = (said,)
 
 
 class Answer:
@@ -86,48 +120,45 @@ class Answer:
 class Connection:
     """The way to one API server. Any thread may use it; `close` ends the waiting of all."""
 
-    def __init__(self, configuration: Configuration, patience_s: float = PATIENCE_S) -> None:
-        """Connect by what the official client knows; `patience_s` is of requests that say none."""
-        from kubernetes.client.rest import RESTClientObject
+    def __init__(
+        self,
+        configuration: Configuration,
+        patience_s: float = PATIENCE_S,
+        client: str = CLIENT,
+        anew: Callable[[], Configuration] | None = None,
+    ) -> None:
+        """Connect by what the official client knows; `patience_s` is of requests that say none.
 
-        configuration.connection_pool_maxsize = 16
+        `client`: who asks. `anew` reads the configuration again, where credentials are refused.
+        """
         self._patience_s = patience_s
-        self._configuration = configuration
-        self._pool = RESTClientObject(configuration).pool_manager
+        self._client = client
+        self._anew = anew
+        self.on_end: Callable[[Refused], object] | None = None  # called once, by its own thread
+        self._whose = "this process"
+        self._way = _Way(configuration)
+        self._lock = threading.Lock()  # of the way, and of:
+        self._read = -_ANEW_S  # when the credentials were read anew last
+        self._refused: float | None = None  # since when they are refused
         self._closed = threading.Event()
 
     @classmethod
-    def find(cls, patience_s: float = PATIENCE_S) -> tuple[Self, str]:
+    def find(cls, patience_s: float = PATIENCE_S, client: str = CLIENT) -> tuple[Self, str]:
         """Connect to the cluster of this pod or of the kubeconfig; return also the usual namespace.
 
         Raises UsageError where there is neither.
         """
-        from kubernetes import config
-        from kubernetes.client import Configuration
-
-        configuration = Configuration()
-        if (_SERVICE_ACCOUNT / "token").exists():
-            try:
-                config.load_incluster_config(client_configuration=configuration)
-            except config.ConfigException as error:
-                raise UsageError(f"This pod's service account cannot be used: {error}.") from error
-            own = (_SERVICE_ACCOUNT / "namespace").read_text().strip()
-            return cls(configuration, patience_s), own
-        try:
-            config.load_kube_config(client_configuration=configuration)
-            _, active = config.list_kube_config_contexts()
-        except config.ConfigException as error:
-            raise UsageError(
-                f"No Kubernetes cluster is known here: {error}. Name its kubeconfig in KUBECONFIG, "
-                "or leave out --runtime kubernetes to run on this machine."
-            ) from error
-        own = active["context"].get("namespace") or "default"
-        return cls(configuration, patience_s), own
+        in_pod = (_SERVICE_ACCOUNT / "token").exists()
+        read = _of_pod if in_pod else _of_kubeconfig
+        configuration, own = read()
+        made = cls(configuration, patience_s, client, lambda: read()[0])
+        made._whose = "this pod's service account" if in_pod else _kubeconfig()
+        return made, own
 
     def close(self) -> None:
         """End all waiting, and close the connections that nobody uses."""
         self._closed.set()
-        self._pool.clear()
+        self._way.pool.clear()
 
     def request(
         self,
@@ -178,36 +209,135 @@ class Connection:
         read_s: float | None,
     ) -> Answer:
         """Return an answer of 200 to 299, not read yet."""
-        import urllib3
-
-        headers = {"Accept": "application/json"}
-        settings: Mapping[str, Any] = self._configuration.auth_settings()
-        for found in settings.values():  # asking has renewed a token that is old
-            if found.get("value"):
-                headers[found["key"]] = found["value"]
+        query = dict(query or {})
+        if method in _WRITES:
+            query["fieldManager"] = self._client
+        path += f"?{urlencode(query)}" if query else ""
+        headers = {"Accept": "application/json", "User-Agent": f"{self._client}/{__version__}"}
         if body is not None:
             headers["Content-Type"] = content_type
+        data = json.dumps(body).encode() if body is not None else None
+        way = self._way
+        response = way.ask(method, path, data, headers, read_s)
+        if response.status == _REFUSED and (renewed := self._renewed(way)) is not way:
+            response.drain_conn()
+            way = renewed
+            response = way.ask(method, path, data, headers, read_s)
+        answer = Answer(response)
+        if response.status != _REFUSED:
+            self._refused = None
+        if 200 <= response.status < 300:
+            return answer
+        said = _said(answer.read())
+        if response.status == _REFUSED:
+            raise self._refusal(way)
+        refused = refusal(response.status, said)
+        if response.status in _AGAIN:
+            raise _Again(refused, _seconds(answer.header("Retry-After")))
+        raise refused
+
+    def _renewed(self, refused: _Way) -> _Way:
+        """Return the way by credentials read anew; that which was refused where there are none."""
+        with self._lock:
+            if self._way is not refused or self._anew is None:
+                return self._way  # another thread has read them
+            if time.monotonic() - self._read < _ANEW_S:
+                return refused
+            self._read = time.monotonic()
+            try:
+                self._way = _Way(self._anew())
+            except (UsageError, OSError, ValueError) as error:  # it is being written, or is gone
+                log.warning("the credentials cannot be read anew: %s", error)
+            return self._way
+
+    def _refusal(self, way: _Way) -> Refused:
+        with self._lock:
+            now = time.monotonic()
+            self._refused = now if self._refused is None else self._refused
+            refused = Refused(way.host, self._whose)
+            if self.on_end is not None and now - self._refused >= REFUSED_S:
+                # its own thread: it may wait for the end of whoever asked just now
+                threading.Thread(target=self.on_end, args=(refused,), daemon=True).start()
+                self.on_end = None
+            return refused
+
+
+class _Way:
+    """One configuration, and the connections that are made by it."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        from kubernetes.client.rest import RESTClientObject
+
+        configuration.connection_pool_maxsize = 16
+        self._configuration = configuration
+        self.pool = RESTClientObject(configuration).pool_manager
+        self.host = str(configuration.host)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        headers: Mapping[str, str],
+        read_s: float | None,
+    ) -> BaseHTTPResponse:
+        """Return the answer, whatever it is, not read yet. Raises Unreachable."""
+        import urllib3
+
+        settings: Mapping[str, Any] = self._configuration.auth_settings()
+        own = {  # asking has renewed a token that is old
+            found["key"]: found["value"] for found in settings.values() if found.get("value")
+        }
         try:
-            response = self._pool.request(
+            response: BaseHTTPResponse = self.pool.request(
                 method,
-                self._configuration.host + path + (f"?{urlencode(query)}" if query else ""),
-                body=json.dumps(body).encode() if body is not None else None,
-                headers=headers,
+                self.host + path,
+                body=data,
+                headers={**headers, **own},
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
                 retries=False,
                 preload_content=False,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unreachable(
-                f"the Kubernetes API at {self._configuration.host} does not answer: {_why(error)}"
+                f"the Kubernetes API at {self.host} does not answer: {_why(error)}"
             ) from error
-        answer = Answer(response)
-        if 200 <= response.status < 300:
-            return answer
-        refused = refusal(response.status, _said(answer.read()))
-        if response.status in _AGAIN:
-            raise _Again(refused, _seconds(answer.header("Retry-After")))
-        raise refused
+        return response
+
+
+def _of_pod() -> tuple[Configuration, str]:
+    """Return the configuration of this pod's service account, and its namespace."""
+    from kubernetes import config
+    from kubernetes.client import Configuration
+
+    configuration = Configuration()
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+        own = (_SERVICE_ACCOUNT / "namespace").read_text().strip()
+    except (config.ConfigException, OSError) as error:
+        raise UsageError(f"This pod's service account cannot be used: {error}.") from error
+    return configuration, own
+
+
+def _kubeconfig() -> str:
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
+
+
+def _of_kubeconfig() -> tuple[Configuration, str]:
+    """Return the configuration of the kubeconfig, and the namespace of its context."""
+    from kubernetes import config
+    from kubernetes.client import Configuration
+
+    configuration = Configuration()
+    try:
+        config.load_kube_config(client_configuration=configuration)
+        _, active = config.list_kube_config_contexts()
+    except config.ConfigException as error:
+        raise UsageError(
+            f"No Kubernetes cluster is known here: {error}. Name its kubeconfig in KUBECONFIG, "
+            "or leave out --runtime kubernetes to run on this machine."
+        ) from error
+    return configuration, active["context"].get("namespace") or "default"
 
 
 class _Again(EdlError):

@@ -309,7 +309,6 @@ def _read(api: Api, name: str) -> Seen | None:
             )
             for kind in OTHERS
         },
-        features=api.features(),
     )
 
 

@@ -57,7 +57,8 @@ def template(templates: dict[str, Object], asked: Wish) -> Object:
     labels |= {names.ROLE_LABEL: ROLE, "app.kubernetes.io/component": ROLE}
     made["metadata"]["annotations"] = {}
     spec, container = made["spec"], pods.container_of(made)
-    spec.pop("topologySpreadConstraints", None)
+    for field in ("topologySpreadConstraints", "resources"):
+        spec.pop(field, None)
     spec["restartPolicy"], spec["activeDeadlineSeconds"] = "Never", LONGEST_S
     spec["terminationGracePeriodSeconds"] = 1
     for probe in ("startupProbe", "livenessProbe"):

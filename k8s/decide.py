@@ -101,6 +101,11 @@ class _Decision:
         )
 
     def plan(self) -> Plan:
+        if self._is_new_in_the_queue():
+            # Nothing else: what is written now is looked at anew.
+            version = self._about["resourceVersion"]
+            body: Object = {"metadata": {"resourceVersion": version}, "spec": {"suspend": True}}
+            return Plan([Action("patch", names.KIND, self._name, body)], self._memory, None)
         wanted = self._wanted()
         if not self._left_by_others():
             self._act(wanted)
@@ -110,14 +115,16 @@ class _Decision:
         return Plan(actions, self._memory, self._again_s, over=self._over and not actions)
 
     def _act(self, wanted: Wanted | None) -> None:
-        living = [pod for pod in self._of_role("master") if _goes_on(pod)]
+        living = [pod for pod in self._of_role("master") if _goes_on(pod) and job_status.lives(pod)]
         if job_status.exit_code(self._told, self._of_role("master")) is not None:
             self._over = not any(map(job_status.lives, self._of_role("master")))
             if self._over:
                 self._end(self._of_role(*names.REPLICAS))  # whom their master could not dismiss
+                if job_status.exit_code(self._told, ()) is not None:  # nobody reads its pod
+                    self._end(self._of_role("master"))  # of which other containers run on
             return
         if self._spec.get("suspend"):
-            self._suspend(living)
+            self._suspend()
             self._keep_config(wanted, whole=False)
             return
         if wanted is None and self._config is None:
@@ -134,6 +141,15 @@ class _Decision:
         elif not living:
             self._again_s = self._memory.not_before - self._now
 
+    def _is_new_in_the_queue(self) -> bool:
+        """Tell whether the scheduler has to begin a job that nobody has looked at yet.
+
+        Its author says no `suspend`, as with Kueue's own kinds of jobs: a manifest that said `true`
+        would suspend the running job whenever it is applied again.
+        """
+        is_new = not (self._before or self._config or self._pods)
+        return is_new and "scheduling" in self._spec and not self._spec.get("suspend")
+
     def _give_files(self) -> None:
         """Make the pod that gives out files of the job, if somebody wants some."""
         asked = copying.wish(self._job)
@@ -147,11 +163,11 @@ class _Decision:
             made["metadata"]["name"] = copying.pod_name(self._name, asked.id)
             self._create({"apiVersion": "v1", "kind": "Pod", **made})
 
-    def _suspend(self, living: Sequence[Object]) -> None:
+    def _suspend(self) -> None:
         """End the pods: the master's first, which would replace the others while it lives."""
         before = self._memory
         self._memory = Memory(before.uid, refused=before.refused, going=before.going)
-        self._end(living)
+        self._end(self._of_role("master"))
         if any(map(job_status.lives, self._of_role("master"))):
             since = self._now if before.going is None else before.going
             self._memory = dataclasses.replace(self._memory, going=since)
@@ -170,7 +186,7 @@ class _Decision:
 
     def _wanted(self) -> Wanted | None:
         try:
-            return edljob.wanted(self._job, self._seen.features.grpc_probes, self._installed)
+            return edljob.wanted(self._job, self._installed)
         except NotAllowed as error:
             self._problem = Problem("NotAllowed", str(error))
             return None
@@ -238,9 +254,7 @@ class _Decision:
         made = {
             "Service": objects.service(self._name),
             "NetworkPolicy": objects.network_policy(self._name),
-            "PodDisruptionBudget": objects.disruption_budget(
-                self._name, servers, self._seen.features.budgets
-            ),
+            "PodDisruptionBudget": objects.disruption_budget(self._name, servers),
         }
         if there["Secret"] is None:
             self._create(objects.secret(self._name, self._renewed("")))
@@ -327,6 +341,7 @@ class _Decision:
         ended = [pod for pod in self._of_role("master") if not job_status.lives(pod)]
         for pod in ended[:-_KEPT_MASTERS]:
             self._delete("Pod", pod)
+        self._end(ended[-_KEPT_MASTERS:])  # of which other containers run on
         if wanted is None:  # it goes on as it was made
             assert self._config is not None
             wanted = job_config.begun(self._config)
@@ -388,5 +403,5 @@ class _Decision:
 
 
 def _goes_on(pod: Object) -> bool:
-    """Tell whether a pod has not ended, and was not told to."""
-    return job_status.lives(pod) and observe.deletion(pod) is None
+    """Tell whether something of a pod runs, or is to, and it was not told to end."""
+    return observe.takes_room(pod) and observe.deletion(pod) is None

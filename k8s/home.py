@@ -47,7 +47,7 @@ class Home:
             )
         self._settings = settings
         self._job = settings.job_name
-        self._api = Api.connect()
+        self._api = Api.connect(client="edl-master")
         pod = self._api.get("Pod", name)
         if pod is None:
             raise UsageError(f"There is no pod {name} in the namespace {self._api.namespace}.")
@@ -163,6 +163,8 @@ class Home:
         `checkpoint` is told each question for one, perhaps once more.
         """
         self._leadership.keep(fence)
+        # its account was made anew: no pod of it is taken any more, but another one's may be
+        self._api.connection.on_end = lambda error: fence(str(error))
         told: tuple[int, ...] | None = None  # the journal may remember others: told in any case
 
         def look(change: Change) -> None:

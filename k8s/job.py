@@ -58,10 +58,8 @@ _FREE |= {"num_workers", "envs", "nodes"}
 _TEACHERS = {"num_teachers", "max_teachers"}  # a job that has some knows by these that it has
 _FLAG = re.compile(r"--(\w+)")
 _OURS = ("edl.dev/", "app.kubernetes.io/")  # labels that no podTemplate changes
+_OWN_CLIENTS = {"edl-controller", "edl-scheduler"}  # managers of fields that are no user's
 _TAKEN = {"controller"}  # names of jobs whose Lease would be the controller's
-
-
-Requests = dict[str, float]  # cores, bytes and devices, by Kubernetes' names of resources
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,11 @@ class Wanted:
     templates: dict[str, Object]
 
 
-def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) -> Wanted:
+def wanted(job: Object, installed: Installed = USUAL) -> Wanted:
     """Return the settings and the templates that an EdlJob asks for.
 
-    `grpc_probes`: see pods.templates. Raises UsageError, which says what is wrong with the spec,
-    where, and what would be right; NotAllowed (one of them) where it asks for more than its author
-    may have.
+    Raises UsageError, which says what is wrong with the spec, where, and what would be right;
+    NotAllowed (one of them) where it asks for more than its author may have.
     """
     spec = job["spec"]
     settings = dataclasses.replace(_settings(job), port=names.GRPC_PORT)
@@ -87,7 +84,7 @@ def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) 
         rules = installed.of(job["metadata"].get("namespace", ""))
         usual, job_name = JobSettings().service_account, settings.job_name
         allowed.check(spec, settings.service_account, usual, rules, job_name)
-        made = pods.templates(settings, _overlays(spec), grpc_probes=grpc_probes)
+        made = pods.templates(settings, _overlays(spec))
         for template in made.values():
             pods.container_of(template)
         if source := spec.get("jobVolume"):
@@ -116,27 +113,6 @@ def wanted(job: Object, grpc_probes: bool = True, installed: Installed = USUAL) 
 def templates(job: Object) -> dict[str, Object]:
     """Return the templates by roles that an EdlJob asks for, allowed or not. Raises UsageError."""
     return pods.templates(_settings(job), _overlays(job["spec"]))
-
-
-def requested(spec: Object) -> Requests:
-    """Return what a pod of this spec asks for, as Kubernetes counts it: all containers together.
-
-    Containers that run before these count where one of them asks for more.
-    """
-
-    def of(container: Object) -> Requests:
-        said = container.get("resources") or {}
-        both = {**(said.get("limits") or {}), **(said.get("requests") or {})}
-        return {name: float(names.quantity(str(amount), name)) for name, amount in both.items()}
-
-    found = of({"resources": {"requests": spec.get("overhead")}})
-    for each in spec["containers"]:
-        for name, amount in of(each).items():
-            found[name] = found.get(name, 0.0) + amount
-    for each in spec.get("initContainers") or []:
-        for name, amount in of(each).items():
-            found[name] = max(found.get(name, 0.0), amount)
-    return found
 
 
 def durable(spec: Object) -> bool:
@@ -174,6 +150,17 @@ def is_queued(job: Object) -> bool:
     is_new = not (job.get("status") or {}).get("startTime")
     mine = is_new or names.QUEUED in (about.get("annotations") or {})
     return "scheduling" in spec and bool(spec.get("suspend")) and mine
+
+
+def suspended_by(job: Object) -> str:
+    """Return who wrote the `suspend` of a job's spec last, by its managed fields; "" if unknown."""
+    found = [
+        str(each.get("manager", ""))
+        for each in job["metadata"].get("managedFields") or []
+        if "f:suspend" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
+    ]
+    others = [each for each in found if each not in _OWN_CLIENTS]
+    return (others or found or [""])[-1]
 
 
 def bounded(spec: Object) -> str:
@@ -313,13 +300,14 @@ def _overlays(spec: Object) -> dict[str, Object]:
         "imagePullSecrets": spec.get("imagePullSecrets"),
     }
     if mounts := spec.get("volumeMounts"):
-        common["containers"] = [{"name": pods.CONTAINER, "volumeMounts": mounts}]
+        common["containers"] = [{"name": names.CONTAINER, "volumeMounts": mounts}]
     found = {"pod": {"spec": {name: value for name, value in common.items() if value}}}
     for role in names.ROLES:
         said = spec.get(role) or {}
         fields = ("priorityClassName", "nodeSelector", "tolerations")
         layer = {"spec": {name: said[name] for name in fields if name in said}}
         template = {k: dict(v) for k, v in (said.get("podTemplate") or {}).items() if v}
+        _check_template(role, template.get("spec") or {})
         if labels := template.get("metadata", {}).get("labels"):
             free = {name: value for name, value in labels.items() if not name.startswith(_OURS)}
             template["metadata"]["labels"] = free
@@ -327,6 +315,25 @@ def _overlays(spec: Object) -> dict[str, Object]:
     if low := (spec.get("worker") or {}).get("low"):
         found["worker_low"] = {"spec": dict(low)}
     return found
+
+
+def _check_template(role: str, spec: Object) -> None:
+    """Refuse what would not reach a pod, although it is allowed: nothing is dropped silently."""
+    path = f"spec.{role}.podTemplate.spec"
+    if role == "master" and spec.get("initContainers"):
+        raise UsageError(
+            f"{path}.initContainers: nothing of an EdlJob's runs before its master, whose pod has "
+            "a token that can make pods, but the check of the definition: take them out; what the "
+            "job needs done before, put into spec.worker.podTemplate or into a Job of its own."
+        )
+    own = {"args", "image", "imagePullPolicy"} if role == "master" else {"args"}
+    for each in spec.get("containers") or []:
+        if each.get("name") == names.CONTAINER and (said := sorted(own & each.keys())):
+            raise UsageError(
+                f"{path}.containers.{said[0]}: that of the container {names.CONTAINER} is edl's own"
+                + (" (a master has the controller's image)" if said[0] != "args" else "")
+                + ": take it out."
+            )
 
 
 def _put_job_volume(template: Object, source: Object, path: str) -> None:

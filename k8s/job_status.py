@@ -14,7 +14,7 @@ from ..common import launched, report
 from ..common.errors import ReportError
 from . import names, objects, observe, queued
 from .api import Object
-from .job import bounded, durable, teachers, workers
+from .job import bounded, durable, is_queued, suspended_by, teachers, workers
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
 _REPORT_S = 10.0  # of a scheduler's round; a report is not written anew sooner
@@ -91,7 +91,7 @@ def number(pod: Object) -> int:
 
 
 def lives(pod: Object) -> bool:
-    """Tell whether something of a pod may still run."""
+    """Tell whether the process of a pod has not ended; others of its containers may run on."""
     return not isinstance(observe.observe(pod), observe.Ended)
 
 
@@ -220,11 +220,10 @@ def _phase(here: Situation, code: int | None) -> str:
         return "Succeeded" if code == 0 else "Failed"
     if here.problem and here.problem.fatal and not here.begun:
         return "Failed"
-    alive = [pod for pod in here.pods if lives(pod)]
     if here.job["spec"].get("suspend"):
-        return "Stopping" if alive else "Suspended"
+        return "Stopping" if any(map(observe.takes_room, here.pods)) else "Suspended"
     state = (here.told or {}).get("state", "")
-    runs = [pod for pod in alive if isinstance(observe.observe(pod), observe.Running)]
+    runs = [pod for pod in here.pods if isinstance(observe.observe(pod), observe.Running)]
     if state == "stopping" and of_role(runs, "master", "worker"):
         return "Stopping"
     if state == "running" and _ready(here.told or {}, "workers", of_role(runs, "worker")):
@@ -263,7 +262,7 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
     if held[1] and here.job["spec"].get("suspend"):
         return held
     if phase == "Suspended":
-        return phase, "no pod runs; it goes on when spec.suspend is false"
+        return phase, _suspended(here.job)
     if here.note:
         return "MasterEnded", here.note
     for role, word in zip(names.ROLES, _WORDS, strict=True):
@@ -283,6 +282,18 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
     if phase == "Pending" and told.get("state") == "running":
         return "NoWorker", "no worker is ready"
     return phase, ""
+
+
+def _suspended(job: Object) -> str:
+    if is_queued(job):
+        return "no pod runs; the scheduler begins it (`edl schedule why` says what it waits for)"
+    if "scheduling" not in job["spec"]:
+        return "no pod runs; it goes on when spec.suspend is false"
+    who = suspended_by(job)
+    return (
+        f"no pod runs: suspended by {who or 'somebody'} and not by the scheduler, which leaves it "
+        "alone until `edl resume`; a manifest that is applied again must not say spec.suspend"
+    )
 
 
 _WORDS = ("the master", "a server", "a worker", "a teacher")  # for names.ROLES
@@ -340,7 +351,6 @@ def _conditions(
                 "type": kind,
                 "status": word,
                 "reason": reason,
-                # an empty text in a list reaches an API server's schema as null (1.20, merge patch)
                 **({"message": message} if message else {}),
                 "lastTransitionTime": known["lastTransitionTime"] if same else now,
                 "observedGeneration": generation,

@@ -16,6 +16,7 @@ from typing import Any
 from ..common.errors import UsageError
 
 GRPC_PORT, HEALTH_PORT, METRICS_PORT = 50001, 50002, 50003
+CONTAINER, CHECK = "edl", "check"  # that run edl: a program's, and before a master's its check's
 JOB_LABEL, ROLE_LABEL = "edl.dev/job-name", "edl.dev/role"
 QUEUED = "edl.dev/queued"  # annotation: since when a begun job waits for the scheduler
 SAYS = "edl.dev/scheduler-says"  # annotation, of the scheduler: "Reason: sentence"
@@ -32,7 +33,7 @@ COMPONENTS = {**{role: role for role in ROLES}, "server": "ps"}  # what pods say
 _LONGEST = 63
 _HASH = 8
 _QUANTITY = re.compile(
-    r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][0-9]+)?"
+    r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?"
 )
 _FACTORS = {"m": Decimal("0.001"), "": Decimal(1)}
 _FACTORS |= {unit: Decimal(1000) ** n for n, unit in enumerate("kMGTPE", 1)}

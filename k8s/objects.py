@@ -110,7 +110,7 @@ def master_job(job: str, template: Object) -> Object:
     return _object("batch/v1", "Job", job, names.object_name(job), {"spec": spec})
 
 
-def disruption_budget(job: str, servers: int, version: str) -> Object:
+def disruption_budget(job: str, servers: int) -> Object:
     """Let one server at a time be drained: each takes its snapshot along.
 
     Not as `maxUnavailable`: that counts by the scale of the pods' controller, which is the
@@ -121,7 +121,7 @@ def disruption_budget(job: str, servers: int, version: str) -> Object:
         "selector": {"matchLabels": {names.JOB_LABEL: job, names.ROLE_LABEL: "ps"}},
     }
     name = names.object_name(job, "ps")
-    return _object(f"policy/{version}", "PodDisruptionBudget", job, name, {"spec": spec})
+    return _object("policy/v1", "PodDisruptionBudget", job, name, {"spec": spec})
 
 
 def network_policy(job: str) -> Object:

@@ -8,20 +8,25 @@ How it ended is told as an exit code (minus a signal's number), which the master
     exit code N; killed by signal N (an exit code above 128)                  N; -N
     ended, and nobody says how                                                -9, unknown
 
-A pod that is being deleted has ended when its containers have, which on some nodes is seconds
+The process is that of our own container (names.CONTAINER), whatever else the pod holds: sidecars,
+of the spec or put in by a webhook, and containers beside ours say nothing of it. Of the containers
+that run before it one that fails is its end, since it never begins then.
+
+A pod that is being deleted has ended when our container has, which on some nodes is seconds
 before it is gone, and whose end some nodes never report; one whose node does not answer is given up
-when its grace period is over, since nobody will ever say so.
+when its grace period is over, since nobody will ever say so. One whose other containers run on
+(`lingers`) never ends by itself: whoever has read its end deletes it.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from . import gates
 from .api import Object
+from .names import CHECK, CONTAINER
 
 OUT_OF_MEMORY = 137
 PREEMPTED = -int(signal.SIGKILL)
@@ -42,6 +47,8 @@ _HOPELESS = {"InvalidImageName", "ErrImageNeverPull"}
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"}
 _UNSCHEDULABLE = "cannot be scheduled"
 _SIGNAL_BASE = 128
+_OVER = ("Succeeded", "Failed")  # phases
+_FAILED = 1  # the exit code of what failed before our container
 
 
 @dataclass(frozen=True)
@@ -92,9 +99,10 @@ def observe(pod: Object, gone: bool = False) -> State:
     """
     status: dict[str, Any] = pod.get("status") or {}
     phase = status.get("phase", "Pending")
-    if phase in ("Succeeded", "Failed") or gone or _all_terminated(status):
+    ours = _ours(status)
+    if phase in _OVER or gone or "terminated" in ours:
         return _ended(pod, status)
-    if phase == "Running":
+    if phase == "Running" or "running" in ours:  # another container may wait for its image
         return Running(status.get("podIP") or "")
     if why := gates.held(pod):
         return Waiting(why, gated=True)
@@ -110,54 +118,96 @@ def deletion(pod: Object) -> int | None:
 
 
 def is_checking(pod: Object) -> bool:
-    """Tell whether the containers that come before that of edl are at work."""
+    """Tell whether the check of the definition, which comes before the master, is at work."""
     status: dict[str, Any] = pod.get("status") or {}
-    states = [each.get("state") or {} for each in status.get("initContainerStatuses") or []]
-    return status.get("phase", "Pending") == "Pending" and any("running" in each for each in states)
+    return status.get("phase", "Pending") == "Pending" and "running" in _check(status)
 
 
 def has_run(pod: Object) -> bool:
-    """Tell whether a pod's own containers have begun."""
-    states = [
-        each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or []
-    ]
-    return any("running" in each or "terminated" in each for each in states)
+    """Tell whether our container has begun."""
+    return not {"running", "terminated"}.isdisjoint(_ours(pod.get("status") or {}))
 
 
-def _all_terminated(status: dict[str, Any]) -> bool:
-    """Tell whether all containers have ended, which a node may report before the pod's end."""
+def has_checked(pod: Object) -> bool:
+    """Tell whether the check of the definition has begun."""
+    return not {"running", "terminated"}.isdisjoint(_check(pod.get("status") or {}))
+
+
+def takes_room(pod: Object) -> bool:
+    """Tell whether a pod, of whomever, has containers that run or may still run.
+
+    Where all have ended, its node may say so before the pod's end.
+    """
+    status: dict[str, Any] = pod.get("status") or {}
     found = status.get("containerStatuses") or []
-    return bool(found) and all("terminated" in (each.get("state") or {}) for each in found)
+    ended = bool(found) and all("terminated" in (each.get("state") or {}) for each in found)
+    return status.get("phase", "Pending") not in _OVER and not ended
+
+
+def lingers(pod: Object) -> bool:
+    """Tell whether our container has ended, and others of the pod that are no sidecars run on."""
+    return "terminated" in _ours(pod.get("status") or {}) and takes_room(pod)
+
+
+def _ours(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of our container; {} where nothing is known of it."""
+    return _state_of(status.get("containerStatuses"), CONTAINER)
+
+
+def _check(status: dict[str, Any]) -> dict[str, Any]:
+    return _state_of(status.get("initContainerStatuses"), CHECK)
+
+
+def _state_of(found: Any, name: str) -> dict[str, Any]:
+    for each in found or []:
+        if each.get("name", name) == name:
+            return each.get("state") or {}
+    return {}
 
 
 def _ended(pod: Object, status: dict[str, Any]) -> Ended:
     outside = _from_outside(status)
-    ends = list(_terminations(status, "containerStatuses"))
-    # of those that come before them only one that failed is an end: the others never begin then
-    ends += [end for end in _terminations(status, "initContainerStatuses") if end.get("exitCode")]
+    end, before = _ours(status).get("terminated"), ""
+    if end is None:
+        end, before = _failed_before(pod, status)
     deleted = deletion(pod) is not None
-    if any(end.get("reason") == "OOMKilled" for end in ends):
+    if end and end.get("reason") == "OOMKilled" and not before:
         return Ended(OUT_OF_MEMORY, "ran out of memory")
     if outside:
         return Ended(PREEMPTED, outside)
-    if not ends:
+    if end is None:
         why = "was deleted" if deleted else "is gone; nobody knows how it ended"
         return Ended(PREEMPTED, why, unknown=not deleted)
-    code = next((end["exitCode"] for end in ends if end.get("exitCode")), 0)
-    number = ends[0].get("signal") or (code - _SIGNAL_BASE if code > _SIGNAL_BASE else 0)
+    code = int(end.get("exitCode") or 0)
+    number = int(end.get("signal") or (code - _SIGNAL_BASE if code > _SIGNAL_BASE else 0))
     if deleted and (code == 0 or number in (signal.SIGKILL, signal.SIGTERM)):
         # it was told to go: 0 is a drain, a signal that the grace was over
         return Ended(0 if code == 0 else PREEMPTED, "was deleted")
+    if before:  # whatever ended it, this is a failure: the next pod will meet it too
+        how = "out of memory" if end.get("reason") == "OOMKilled" else f"exit code {code}"
+        return Ended(_FAILED, f"its init container {before} failed ({how})")
     if number:
         return Ended(-number, "")
     return Ended(code, "")
 
 
-def _terminations(status: dict[str, Any], which: str) -> Iterator[dict[str, Any]]:
-    for each in status.get(which) or []:
-        end = (each.get("state") or {}).get("terminated")
-        if end:
-            yield end
+def _failed_before(pod: Object, status: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Return how a container failed that comes before ours, and its name ("": the check).
+
+    A sidecar is none: it is told to go when ours has ended, or is started again.
+    """
+    sidecars = names_of_sidecars(pod.get("spec") or {})
+    for each in status.get("initContainerStatuses") or []:
+        end, name = (each.get("state") or {}).get("terminated"), each.get("name", CHECK)
+        if end and end.get("exitCode") and name not in sidecars:
+            return end, "" if name in (CHECK, CONTAINER) else name
+    return None, ""
+
+
+def names_of_sidecars(spec: Object) -> set[str]:
+    """Return the names of a pod's sidecars: init containers that go on beside the others."""
+    found = spec.get("initContainers") or []
+    return {each["name"] for each in found if each.get("restartPolicy") == "Always"}
 
 
 def _from_outside(status: dict[str, Any]) -> str:
@@ -181,10 +231,12 @@ def _waiting(status: dict[str, Any]) -> Waiting:
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             why = each.get("message") or each.get("reason") or "no reason is given"
             return Waiting(f"{_UNSCHEDULABLE}: {why}")
-    for each in (
-        *(status.get("initContainerStatuses") or []),
-        *(status.get("containerStatuses") or []),
-    ):
+    ours = [
+        each
+        for each in status.get("containerStatuses") or []
+        if each.get("name", CONTAINER) == CONTAINER
+    ]
+    for each in (*(status.get("initContainerStatuses") or []), *ours):
         waiting = (each.get("state") or {}).get("waiting") or {}
         reason, message = waiting.get("reason") or "", waiting.get("message") or ""
         said = f"{reason}{f': {message}' if message else ''}"

@@ -7,7 +7,7 @@ import copy
 from ..common.settings import JobSettings
 from . import names, observe
 from .api import Object
-from .pods import container_of
+from .pods import container_of, give_memory
 
 _OOM_FACTOR = 4
 
@@ -51,9 +51,7 @@ def grown(template: Object, last: Object, cap: str) -> Object:
         return template
     made = copy.deepcopy(template)
     made["metadata"].setdefault("annotations", {})[names.MEMORY_ANNOTATION] = said
-    for container in (*made["spec"]["containers"], *made["spec"].get("initContainers", ())):
-        for part in ("requests", "limits"):
-            container.setdefault("resources", {}).setdefault(part, {})["memory"] = memory
+    give_memory(made, memory)
     return made
 
 

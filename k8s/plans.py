@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .api import NEWEST, Features, Object
+from .api import Object
 from .masters import Memory
 
 
@@ -32,7 +32,6 @@ class Seen:
     config: Object | None
     status: Object | None
     others: Mapping[str, Object | None] | None = None
-    features: Features = NEWEST
 
 
 @dataclass(frozen=True)

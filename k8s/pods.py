@@ -21,13 +21,12 @@ from ..common.settings import JobSettings
 from ..runtime.base import Replica
 from . import layers, names
 from .api import Object
-from .names import GRPC_PORT, HEALTH_PORT, METRICS_PORT
+from .names import CHECK, CONTAINER, GRPC_PORT, HEALTH_PORT, METRICS_PORT
 
 JOB_DIR = "/var/lib/edl/job"
 SETTINGS_DIR = "/etc/edl"
 CHECKED_DIR = "/run/edl/checked"  # what the check of the definition leaves to the master
 _TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
-CONTAINER = "edl"
 SECRETS = {TOKEN_VARIABLE: "token", IDENTITY_VARIABLE: "identity"}  # variable -> key of the Secret
 USER = 1000  # of the image
 REPLICA_ACCOUNT = "edl-replica"  # of the manifests: it may do nothing
@@ -47,13 +46,10 @@ _OF_JOB = ("job", "settings")  # volumes of a master that the check reads
 def templates(
     settings: JobSettings,
     overlays: Mapping[str, Any] | None = None,
-    *,
-    grpc_probes: bool = True,
 ) -> dict[str, Object]:
     """Make a complete pod template (metadata, spec) for each of ROLES. Raises UsageError.
 
     `overlays` (of --cluster_spec) are merged over them: `pod` over all, then the one of the role.
-    `grpc_probes`: the cluster knows them (api.Features); else a probe only connects.
     """
     overlays = overlays or {}
     if unknown := overlays.keys() - {"pod", *ROLES}:
@@ -69,7 +65,7 @@ def templates(
             overlays.get(component),
             overlays.get(role) if pool else None,
         ]
-        template = _template(settings, component, pool, grpc_probes)
+        template = _template(settings, component, pool)
         for layer in (each for each in mine if each is not None):
             template = layers.merged(template, layers.as_template(layer))
         found[role] = template
@@ -114,12 +110,16 @@ def confined(
     spec["initContainers"] = [
         {
             **check,
-            "name": "check",
+            "name": CHECK,
             "command": ["python", "-m", "edl.k8s.check"],
             "args": [SETTINGS_DIR, CHECKED_DIR, JOB_DIR, owner],
             "resources": main["resources"],
         }
     ]
+    for each in spec["containers"]:
+        if each is not main:  # beside it, where an installer has allowed that: no token for them
+            mounts = each.setdefault("volumeMounts", [])
+            mounts.append({"name": "no-token", "mountPath": _TOKEN_DIR, "readOnly": True})
     main |= {"image": image, "imagePullPolicy": pull_policy}
     main["env"].append({"name": "PYTHONSAFEPATH", "value": "1"})  # no code from where it starts
     main["args"] += ["--checked", CHECKED_DIR]
@@ -155,8 +155,7 @@ def replica(
     known = {each["name"] for each in public}
     container["env"] = [e for e in container.get("env", []) if e["name"] not in known] + public
     if memory:
-        for part in ("requests", "limits"):
-            container["resources"].setdefault(part, {})["memory"] = memory
+        give_memory(pod, memory)
     return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
@@ -200,12 +199,35 @@ def container_of(pod: Object) -> dict[str, Any]:
     raise UsageError(f"--cluster_spec: a container named {CONTAINER} is missing.")
 
 
+def give_memory(pod: Object, memory: str) -> None:
+    """Give the containers that run edl so much memory; the pod as a whole, where it says, the rest.
+
+    Its other containers keep what they have.
+    """
+    spec = pod["spec"]
+    mine = [each for each in spec.get("initContainers") or [] if each["name"] == CHECK]
+    for part in ("requests", "limits"):
+        before = names.quantity(str(_memory(container_of(pod), part) or "0"), "memory")
+        whole = (spec.get("resources") or {}).get(part) or {}
+        if "memory" in whole:  # a container may not have more than its pod
+            more = names.quantity(memory, "memory") - before
+            total = names.quantity(str(whole["memory"]), "memory") + more
+            whole["memory"] = names.as_quantity(total)
+    for container in (container_of(pod), *mine):
+        for part in ("requests", "limits"):
+            container.setdefault("resources", {}).setdefault(part, {})["memory"] = memory
+
+
+def _memory(container: Object, part: str) -> Any:
+    return ((container.get("resources") or {}).get(part) or {}).get("memory")
+
+
 def priority_class(said: str) -> str:
     """Return the name of a class: high and low are ours."""
     return _WORDS.get(said, said)
 
 
-def _template(settings: JobSettings, component: str, pool: str, grpc_probes: bool) -> Object:
+def _template(settings: JobSettings, component: str, pool: str) -> Object:
     job = settings.job_name
     labels = names.labels(job, component)
     spec: dict[str, Any] = {
@@ -220,7 +242,7 @@ def _template(settings: JobSettings, component: str, pool: str, grpc_probes: boo
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(settings, component, grpc_probes)],
+        "containers": [_container(settings, component)],
         "volumes": _volumes(settings, component),
         "tolerations": [
             {
@@ -259,7 +281,7 @@ def _template(settings: JobSettings, component: str, pool: str, grpc_probes: boo
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 
-def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict[str, Any]:
+def _container(settings: JobSettings, component: str) -> dict[str, Any]:
     job = settings.job_name
     env: list[dict[str, Any]] = [
         {"name": "EDL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -280,7 +302,7 @@ def _container(settings: JobSettings, component: str, grpc_probes: bool) -> dict
         {"name": "health", "containerPort": HEALTH_PORT},
         {"name": "metrics", "containerPort": METRICS_PORT},
     ]
-    probe = {"grpc" if grpc_probes else "tcpSocket": {"port": HEALTH_PORT}}
+    probe = {"grpc": {"port": HEALTH_PORT}}
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": settings.image_name,

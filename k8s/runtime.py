@@ -225,8 +225,7 @@ class KubernetesRuntime:
         strangers = {
             each["metadata"]["name"]
             for each in objects.values()
-            if each["metadata"]["name"] not in known
-            and isinstance(observe.observe(each), observe.Running | observe.Waiting)
+            if each["metadata"]["name"] not in known and observe.takes_room(each)
         }
         for name in strangers & self._strangers:
             log.warning("pod=%s -> deleted: of no replica of this job", name)
@@ -292,9 +291,8 @@ class KubernetesRuntime:
             elif limit:
                 why = f"{ended.why} ({limit}, the most it may get: --oom_memory_cap)"
                 ended = observe.Ended(ended.code, why)
-        if (
-            not gone and ended.code < self._least_kept
-        ):  # of the others the logs are kept until the job is deleted
+        # Of the others the logs are kept until the job is deleted, but for one that never ends.
+        if not gone and (ended.code < self._least_kept or observe.lingers(found)):
             self._calls.put(lambda: self._remove(pod.name))
         self._end(pod, ended.code, ended.why, ended.unknown)
 

@@ -16,8 +16,10 @@ from ..common.errors import EdlError, UsageError
 from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
-from ..k8s.job_status import lives, number
+from ..k8s.counting import requested
+from ..k8s.job_status import number
 from ..k8s.nodes import is_ready
+from ..k8s.observe import takes_room
 from .cluster import Node, Resources
 from .jobs import Given, Job, Shape, Speed
 from .kueue import Gates
@@ -58,7 +60,7 @@ class Copy:
 def asked(job: Object) -> Asked:
     """Return what a job's pods ask for. Raises UsageError, as the controller would."""
     made = edljob.templates(job)
-    needs = {role: resources(edljob.requested(made[role]["spec"])) for role in _ROLES}
+    needs = {role: resources(requested(made[role]["spec"])) for role in _ROLES}
     specs = {role: made[role]["spec"] for role in _ROLES}
     where = {role: [spec.get(key) for key in _WHERE] for role, spec in specs.items()}
     elsewhere = {role: spec for role, spec in specs.items() if where[role] != where["worker"]}
@@ -125,6 +127,8 @@ class Looker:
             gate, self.every[name] = self.gates.of(each), each
             if gate.says:
                 ignored[name] = gate.says
+            if says := _stands_by(each):
+                ignored.setdefault(name, says)
             if not gate.is_open or not _is_ours(each):
                 continue
             key = about["uid"], about["generation"]
@@ -172,7 +176,7 @@ class Looker:
         told = Told.by(status.get("report"))
         if told.problem:
             ignored[name] = told.problem
-        waits, alive = bool(spec.get("suspend")), [pod for pod in mine if lives(pod)]
+        waits, alive = bool(spec.get("suspend")), [pod for pod in mine if takes_room(pod)]
         held = 0 if waits else edljob.workers(spec)
         known = self._known[about["uid"]]
         if held and known.held not in (0, held):
@@ -267,6 +271,20 @@ def _no_node(spec: Object, nodes: Sequence[Object]) -> str:
                 f"not bear: add {words} to spec.worker.tolerations"
             )
     return "no node has the labels that its workers ask for (spec.worker.nodeSelector)"
+
+
+def _stands_by(it: Object) -> str:
+    """Say that somebody else has suspended a job; "" where nobody has."""
+    status = it.get("status") or {}
+    if "scheduling" not in it["spec"] or status.get("phase") in _OVER:
+        return ""
+    if not it["spec"].get("suspend") or edljob.is_queued(it):
+        return ""
+    who = edljob.suspended_by(it) or "somebody"
+    return (
+        f"is left alone: {who} has suspended it (spec.suspend): `edl resume` it, and leave suspend "
+        "out of a manifest that is applied again"
+    )
 
 
 def _alone(job: Job, ask: Asked, nodes: Sequence[Object]) -> Job:

@@ -13,7 +13,7 @@ from ..common.errors import UsageError
 from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
-from ..k8s.job_status import lives
+from ..k8s.observe import takes_room
 from . import workloads
 from .gate import OPEN, Gate, Step, Suspend
 from .kueue_job import OVER, KueueJob, Patience
@@ -128,11 +128,11 @@ def _no_gate(job: Object, has_workloads: bool, has_kueue: bool) -> Gate | None:
 
 
 def _living(pods: Iterable[Object]) -> dict[tuple[str, str], list[str]]:
-    """Return the roles of the pods that have not ended, by namespace and job."""
+    """Return the roles of the pods that take room, by namespace and job."""
     found: dict[tuple[str, str], list[str]] = {}
     for pod in pods:
         about, labels = pod["metadata"], pod["metadata"].get("labels") or {}
-        if names.JOB_LABEL in labels and lives(pod):
+        if names.JOB_LABEL in labels and takes_room(pod):
             role = str(labels.get(names.ROLE_LABEL, ""))
             found.setdefault((about["namespace"], labels[names.JOB_LABEL]), []).append(role)
     return found

@@ -15,9 +15,9 @@ import numpy as np
 
 from ..k8s import names
 from ..k8s.api import Object
-from ..k8s.job import Requests, requested
-from ..k8s.job_status import lives
+from ..k8s.counting import Requests, requested
 from ..k8s.nodes import is_ready, kind_of
+from ..k8s.observe import takes_room
 from .cluster import Node, Resources
 from .jobs import Job
 from .options import amounts, rooms
@@ -42,7 +42,7 @@ def machines(
     used: dict[str, list[Requests]] = defaultdict(list)
     for pod in others:
         where = pod["spec"].get("nodeName")
-        if where and lives(pod):
+        if where and takes_room(pod):
             used[where].append(requested(pod["spec"]))
     found: list[Node] = []
     kinds: dict[frozenset[str], str] = {}

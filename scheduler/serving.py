@@ -74,11 +74,13 @@ def serve_cluster(
     leadership = in_cluster.claim(api)
     leads = False
     with _ends(lambda: None if leads else leadership.close()) as ends:
+        api.connection.on_end = lambda error: ends.end(str(error))
         tell(f"metrics: {address}; waits for the Lease {in_cluster.NAME} of {api.namespace}")
         leads = leadership.await_turn(
             ends.over, lambda error: tell(f"the Lease {in_cluster.NAME} is not there yet: {error}")
         )
         if leads:
+            api.check_version()
             watched = in_cluster.Watched(api, is_everywhere, ends.wake.set, tell)
             notices = Notices(api.inside("") if is_everywhere else api, tell)
             try:

@@ -24,7 +24,7 @@ _ASKED = "edl.dev/asked"  # annotation: a hash of what a base asks for
 # Below all that PriorityClasses of users may say (-2^31 to 10^9), as far as anybody uses it.
 _PIECES = -1_000_000_000
 _LEAST = -(2**31)
-_COUNTED = ("nodeSelector", "affinity", "tolerations", "runtimeClassName", "overhead")
+_COUNTED = ("nodeSelector", "affinity", "tolerations", "runtimeClassName", "overhead", "resources")
 _WORDS = 300  # of Kueue's message that are told
 
 
@@ -188,11 +188,15 @@ def _pod_set(role: str, templates: Mapping[str, Object], count: int) -> Object:
     made = {key: spec[key] for key in _COUNTED if spec.get(key)}
     for kind in ("initContainers", "containers"):
         if spec.get(kind):
-            made[kind] = [
-                {"name": each["name"], "resources": each.get("resources") or {}}
-                for each in spec[kind]
-            ]
+            made[kind] = [_counted(each) for each in spec[kind]]
     return {"name": role, "count": count, "template": {"spec": made}}
+
+
+def _counted(container: Object) -> Object:
+    found: Object = {"name": container["name"], "resources": container.get("resources") or {}}
+    if "restartPolicy" in container:  # Always: a sidecar, which counts with the others
+        found["restartPolicy"] = container["restartPolicy"]
+    return found
 
 
 def _count(workload: Object, role: str) -> int:

@@ -16,12 +16,11 @@ from typing import Any
 from ...common.errors import PeerError, UsageError
 from ...common.settings import JobSettings
 from .. import names, pods
-from ..api import Api, Object
+from ..api import Api, Object, too_old
 from ..connection import ApiError
 from . import rights, submit
 
 OK, WARNING, ERROR = "ok", "warning", "error"
-_OLDEST = (1, 20)  # the oldest that is tested
 _SKEW_S = 5.0
 _IMAGE = re.compile(  # as container registries define it: [host[:port]/]path[:tag][@digest]
     r"(?:[a-zA-Z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
@@ -88,9 +87,8 @@ def _examine(api: Api, settings: JobSettings, kind: str) -> Iterator[Finding]:
 
 def _version(version: Object, api: Api) -> Finding:
     text = str(version.get("gitVersion") or "?")
-    numbers = re.match(r"v?(\d+)\.(\d+)", text)
-    if numbers and (int(numbers[1]), int(numbers[2])) < _OLDEST:
-        return Finding(WARNING, "cluster", f"Kubernetes {text}: edl is tested from 1.20 on")
+    if said := too_old(version):
+        return Finding(ERROR, "cluster", said)
     return Finding(OK, "cluster", f"Kubernetes {text}, namespace {api.namespace}")
 
 

@@ -18,6 +18,7 @@ from ...jobs.follow import End, Interrupt, Note
 from ...jobs.job import ENDED, INTERRUPTED, Status
 from .. import names, objects
 from ..api import Object
+from ..connection import Refused
 from ..reflector import Change, Reflector
 from .job import ClusterJob
 from .state import refusal, status_of, waits_for
@@ -195,6 +196,8 @@ class ClusterSource:
 
     def _silence(self, error: PeerError | None) -> Iterator[Note]:
         """Tell of a silent API server once, though three watches say so."""
+        if isinstance(error, Refused):
+            raise error
         if error is not None and not self._silent:
             yield Note(f"{error}; the job goes on without it, and is followed again then")
         elif error is None and self._silent:

@@ -21,7 +21,7 @@ from ...jobs.job import ENDED, INTERRUPTED, Kind, Report, Status
 from ...jobs.wait import GOALS
 from .. import job_config, names, nodes, objects
 from ..api import Api, Object
-from ..connection import ApiError
+from ..connection import CLIENT, ApiError
 from . import checkpoint, events, logs, rights, state, view
 from .job_pods import JobPods
 
@@ -32,9 +32,9 @@ _TRIES = 5  # of a change that somebody else's crossed
 
 
 @contextlib.contextmanager
-def connected(namespace: str) -> Iterator[Api]:
+def connected(namespace: str, client: str = CLIENT) -> Iterator[Api]:
     """Connect to the cluster. A refusal in the block is told with what mends it."""
-    api = Api.connect(namespace, PATIENCE_S)
+    api = Api.connect(namespace, PATIENCE_S, client)
     try:
         yield api
     except ApiError as error:

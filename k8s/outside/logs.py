@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...common.errors import EdlError, PeerError, UsageError
 from ...jobs.job import ENDED, Status
 from .. import names, observe
 from ..api import Api, Object
+from ..connection import Refused
 from ..reflector import Change, Reflector
 from .job_pods import JobPods
 
@@ -59,10 +60,14 @@ def lines(
         )
     for pod in chosen:
         prefix = f"{_replica(pod):<10} | " if len(chosen) > 1 else ""
-        if not _has_begun(pod):
+        container = _container(pod)
+        if not container and observe.has_checked(pod):
+            container = names.CHECK  # all that there is so far
+        if not container:
             yield f"{prefix}({observe.observe(pod).why or 'it has not begun'})"  # type: ignore[union-attr]
             continue
-        for line in _split(job.api.log(pod["metadata"]["name"], follow=False, tail=tail)):
+        name = pod["metadata"]["name"]
+        for line in _split(job.api.log(name, container=container, follow=False, tail=tail)):
             yield prefix + line
 
 
@@ -105,6 +110,8 @@ class _Follower:
             return self._job.status()["state"] in ENDED
         except UsageError:  # deleted
             return True
+        except Refused:
+            raise
         except PeerError:
             return False
 
@@ -115,7 +122,7 @@ class _Follower:
             except Empty:
                 return
             uid = pod["metadata"]["uid"]
-            if uid in self._read or not _is_of(pod, self._index) or not _has_begun(pod):
+            if uid in self._read or not _is_of(pod, self._index) or not _container(pod):
                 continue
             self._read.add(uid)
             self._reading += 1
@@ -136,10 +143,10 @@ class _Follower:
 
     def _copy(self, pod: Object) -> None:
         """Copy a pod's log, line by line; in a thread of its own."""
-        replica = _replica(pod)
+        replica, name, container = _replica(pod), pod["metadata"]["name"], _container(pod)
         try:
             for line in _split(
-                self._job.api.log(pod["metadata"]["name"], follow=True, tail=self._tail)
+                self._job.api.log(name, container=container, follow=True, tail=self._tail)
             ):
                 if self._closed:
                     return
@@ -164,12 +171,16 @@ def _replica(pod: Object) -> str:
     return f"{'server' if role == 'ps' else role}-{labels.get(names.INDEX_LABEL, '?')}"
 
 
-def _has_begun(pod: Object) -> bool:
-    """Return whether there is a log: asked before, the API server refuses."""
-    found: list[dict[str, Any]] = (pod.get("status") or {}).get("containerStatuses") or []
-    if found:
-        return any({"running", "terminated"} & (each.get("state") or {}).keys() for each in found)
-    return isinstance(observe.observe(pod), observe.Running)
+def _container(pod: Object) -> str:
+    """Return the container whose log is the pod's; "" while there is none: it is refused then.
+
+    It is named in each request: of a pod with several the API server guesses none. That of the
+    check of a definition is told only where it has ended the pod, since a master tells its words.
+    """
+    state = observe.observe(pod)
+    if observe.has_run(pod) or isinstance(state, observe.Running):
+        return names.CONTAINER
+    return names.CHECK if isinstance(state, observe.Ended) and observe.has_checked(pod) else ""
 
 
 def _split(pieces: Iterator[bytes]) -> Iterator[str]:

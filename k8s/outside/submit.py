@@ -25,7 +25,7 @@ from ...common.identity import Identity
 from ...common.settings import JobSettings, knobs
 from ...jobs.queue import Wishes, bounds
 from .. import layers, names, objects, pods
-from ..api import NEWEST, Api, Features, Object
+from ..api import Api, Object
 from ..connection import ApiError
 from ..job import check_state
 from .job import ClusterJob
@@ -45,7 +45,6 @@ Templates = dict[str, Object]
 def plan(
     settings: JobSettings,
     kind: str = "job",
-    features: Features = NEWEST,
     wishes: Wishes | None = None,
 ) -> list[Object]:
     """Return all that a submission makes, in order, without what the moment gives (token, owner).
@@ -53,7 +52,7 @@ def plan(
     Raises UsageError. `kind` is job or edljob; `wishes` are of a job for the scheduler's queue.
     """
     settings = dataclasses.replace(settings, port=names.GRPC_PORT)
-    base, changed, with_service = _templates(settings, features.grpc_probes)
+    base, changed, with_service = _templates(settings)
     check_state(settings, changed, "--job_volume")
     if kind == "edljob":
         made = edl_job(settings, base, changed)
@@ -70,7 +69,7 @@ def plan(
         objects.config(settings, changed),
         with_service(objects.service(job)),
         objects.network_policy(job),
-        objects.disruption_budget(job, settings.num_ps, features.budgets),
+        objects.disruption_budget(job, settings.num_ps),
     ]
 
 
@@ -147,7 +146,7 @@ def submit(
     """
     job = settings.job_name
     kind = choose(api) if kind == "auto" else kind
-    top, *others = plan(settings, kind, api.features(), wishes)
+    top, *others = plan(settings, kind, wishes)
     if kind == "job":
         top["spec"]["parallelism"] = 0  # until all that its pod needs is there
     if kind == "job":
@@ -195,15 +194,15 @@ def _create_top(api: Api, top: Object, job: str) -> Object:
 
 
 def _templates(
-    settings: JobSettings, grpc_probes: bool
+    settings: JobSettings,
 ) -> tuple[Templates, Templates, Callable[[Object], Object]]:
     """Return the pods' templates by the settings, those by --cluster_spec, its with_service."""
-    base = pods.templates(settings, grpc_probes=grpc_probes)
+    base = pods.templates(settings)
     path = settings.cluster_spec
     if not path:
         return base, base, lambda service: service
     if not path.endswith(".py"):
-        changed = pods.templates(settings, _overlays(path), grpc_probes=grpc_probes)
+        changed = pods.templates(settings, _overlays(path))
         return base, changed, lambda service: service
     functions = _functions(path)
     changed = {}

@@ -12,6 +12,7 @@ from ...jobs import view
 from ...jobs.job import Status
 from .. import names, observe
 from ..api import Object
+from ..counting import requested
 from .state import event_time
 
 if TYPE_CHECKING:
@@ -119,15 +120,15 @@ def usage_rows(
     for pod in pods:
         name, labels = pod["metadata"]["name"], pod["metadata"].get("labels") or {}
         role, index = labels.get(names.ROLE_LABEL), int(labels.get(names.INDEX_LABEL) or 0)
-        asked = [c.get("resources", {}).get("requests", {}) for c in pod["spec"]["containers"]]
+        asked = requested(pod["spec"])
         uses = [each.get("usage", {}) for each in used.get(name, {}).get("containers", [])]
         runs = isinstance(observe.observe(pod), observe.Running)
         rows.append(
             {
                 "pod": name,
-                "cpu_request": _total(asked, "cpu"),
+                "cpu_request": asked.get("cpu", 0.0),
                 "cpu": _total(uses, "cpu") if uses else None,
-                "memory_request": _total(asked, "memory"),
+                "memory_request": asked.get("memory", 0.0),
                 "memory": _total(uses, "memory") if uses else None,
                 "records_per_s": rates.get((str(role), index)) if runs else None,
             }
@@ -182,7 +183,9 @@ def _styled(word: str) -> Text:
 
 
 def _containers(status: Row) -> list[Row]:
-    return list(status.get("containerStatuses") or [])
+    """Return what is told of our container: others of the pod may begin as often as they like."""
+    found = status.get("containerStatuses") or []
+    return [each for each in found if each.get("name", names.CONTAINER) == names.CONTAINER]
 
 
 def _age_s(text: str | None, now: datetime.datetime) -> float | None:

@@ -24,7 +24,7 @@ class PodKit:
         def make(role, index, incarnation, env, arguments, memory):
             about = {"labels": names.labels(JOB, names.COMPONENTS[role])}
             spec = make_pod("any", "python", "-c", PROGRAMS[program])["spec"]
-            spec["containers"][0]["name"] = pods.CONTAINER
+            spec["containers"][0]["name"] = names.CONTAINER
             return pods.replica(
                 {"metadata": about, "spec": spec},
                 Replica(role, index, incarnation),

@@ -89,13 +89,12 @@ class ApiServer:
         self.hold_watches = False  # events are not sent
         self.cut_watches = 0  # a count that every watch compares
         self.is_closed = False
-        self.budget_versions = ["v1", "v1beta1"]  # of policy/...
         self.kueue_versions: list[str] = []  # of kueue.x-k8s.io/...
-        self.git_version = "v1.20.2"
+        self.git_version = "v1.37.2"
         self.unknown: set[str] = set()  # resources that this cluster lacks: 404
         self.forbidden: set[tuple[str, str]] = set()  # (verb, resource): 403
         self.of_others: set[tuple[str, str]] = set()  # what a review says that others may not
-        self.logs: dict[str, bytes] = {}  # by pod
+        self.logs: dict[str, bytes] = {}  # by pod, or POD/CONTAINER
         self.skew_s = 0.0  # of its clock
         server = self
 
@@ -207,8 +206,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             api.lock.notify_all()
         if fault and not fault.do_it_first:
             return self._fault(fault)
-        if url.path in [f"/apis/policy/{version}" for version in api.budget_versions]:
-            return self._send(200, {"kind": "APIResourceList"})
         if url.path == "/apis/kueue.x-k8s.io" and api.kueue_versions:
             versions = [{"version": each} for each in api.kueue_versions]
             return self._send(200, {"kind": "APIGroup", "versions": versions})
@@ -274,7 +271,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return {"status": {"allowed": known and (about["verb"], resource) not in refused}}
 
     def _log(self, name: str, query: Any) -> None:
-        lines = self.api.logs.get(name, b"").splitlines(keepends=True)
+        """Send the log of a container, which has to be named where a pod has several."""
+        spec = self.api.objects.get(("pods", name), {}).get("spec") or {}
+        there = [*spec.get("initContainers", ()), *spec.get("containers", ())]
+        container = query.get("container", "")
+        if not container and len(there) > 1:
+            words = f"a container name must be specified for pod {name}"
+            self._refuse(400, "BadRequest", words)
+            return
+        found = self.api.logs.get(f"{name}/{container}", self.api.logs.get(name, b""))
+        lines = found.splitlines(keepends=True)
         tail = int(query.get("tailLines", len(lines)))
         data = b"".join(lines[len(lines) - min(tail, len(lines)) :])
         self.send_response(200)

@@ -20,6 +20,7 @@ GROUPS = {
     **dict.fromkeys(("nodes", "namespaces", "persistentvolumes"), "api/v1"),
     **dict.fromkeys(("pods", "events", "services", "endpoints", "configmaps"), "api/v1"),
     **dict.fromkeys(("secrets", "serviceaccounts", "persistentvolumeclaims"), "api/v1"),
+    "resourcequotas": "api/v1",
     **dict.fromkeys(("deployments", "replicasets"), "apis/apps/v1"),
     "jobs": "apis/batch/v1",
     "leases": "apis/coordination.k8s.io/v1",

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edl.common.times import rfc3339
-from edl.k8s.job import requested
+from edl.k8s.counting import requested
 
 Object = dict[str, Any]
 START = 1_800_000_000.0

@@ -56,20 +56,6 @@ def test_submit_leaves_nothing_where_a_part_is_refused(submitted: Run, server: A
     )
 
 
-@pytest.mark.parametrize(("version", "probe"), [("v1.23.1", "tcpSocket"), ("v1.24.0", "grpc")])
-def test_submitted_pods_are_asked_by_grpc_where_kubelets_can(
-    submitted: Run, server: ApiServer, version: str, probe: str
-) -> None:
-    server.git_version = version
-    submitted()
-
-    worker = json.loads(server.objects["configmaps", "edl-demo"]["data"]["templates.json"])[
-        "worker"
-    ]
-    for template in (the_job(server)["spec"]["template"], worker):
-        assert probe in pods.container_of(template)["livenessProbe"]
-
-
 def test_train_in_a_cluster_that_detaches_is_submit(run: Run, server: ApiServer) -> None:
     code, out, _ = run("train", *FLAGS, "--runtime=kubernetes", "--detach")
 

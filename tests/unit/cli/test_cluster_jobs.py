@@ -320,6 +320,42 @@ def test_log_of_a_pod_that_waits_says_for_what(run: Run, demo: Run, server: ApiS
     assert (0, True) == (code, out.startswith("(cannot be scheduled: 0/4 nodes"))
 
 
+@pytest.mark.parametrize("more", [[], ["-f"]])
+def test_logs_are_those_of_our_container_whatever_stands_beside_it(
+    run: Run, demo: Run, server: ApiServer, status: dict[str, Any], more: list[str]
+) -> None:
+    """Broken once: "a container name must be specified"."""
+    name = add_pod(server, "worker", 0)
+    server.objects["pods", name]["spec"]["containers"].insert(0, {"name": "proxy"})
+    server.logs |= {f"{name}/proxy": b"p\n", f"{name}/edl": b"w\n"}
+    say(server, {**status, "state": "done", "exit_code": 0})
+
+    code, out, _ = run("logs", *AT, "--role", "worker", "--index", "0", *more)
+
+    assert (0, ["w"]) == (code, lines(out))
+
+
+@pytest.mark.parametrize("more", [[], ["-f"]])
+def test_log_of_a_master_whose_check_has_ended_it_is_that_of_the_check(
+    run: Run, demo: Run, server: ApiServer, status: dict[str, Any], more: list[str]
+) -> None:
+    name = "edl-demo-master-0-abc"
+    ended = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    waits = {"waiting": {"reason": "PodInitializing"}}
+    server.objects["pods", name]["spec"]["initContainers"] = [{"name": "check"}]
+    server.objects["pods", name]["status"] = {
+        "phase": "Failed",
+        "initContainerStatuses": [{"name": "check", "state": ended}],
+        "containerStatuses": [{"name": "edl", "state": waits}],
+    }
+    server.logs |= {f"{name}/check": b"counts\n", f"{name}/edl": b""}
+    say(server, {**status, "state": "failed", "exit_code": 1})
+
+    code, out, _ = run("logs", *AT, "--role", "master", *more)
+
+    assert (0, ["counts"]) == (code, lines(out))
+
+
 def test_log_that_is_not_there_is_an_error(run: Run, demo: Run) -> None:
     code, _, err = run("logs", *AT, "--role", "worker", "--index", "7")
 

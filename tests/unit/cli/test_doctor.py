@@ -62,7 +62,7 @@ def test_cluster_with_all_that_a_job_needs_is_ok(run: Run, healthy: ApiServer) -
 
     assert (0, "") == (code, err)
     assert out.splitlines() == [
-        "ok      cluster: Kubernetes v1.20.2, namespace lab",
+        "ok      cluster: Kubernetes v1.37.2, namespace lab",
         "ok      clock: as the API server's",
         "ok      namespace: lab",
         "ok      EdlJob: known, and its controller runs (c-1)",
@@ -272,3 +272,14 @@ def test_namespace_is_said_in_both_ways(doctor: Any, healthy: ApiServer) -> None
 
     assert "there is no other" in short["namespace"][0][1]
     assert short["namespace"] == long["namespace"]
+
+
+def test_a_cluster_that_is_too_old_is_a_failed_check(doctor: Any, healthy: ApiServer) -> None:
+    healthy.git_version = "v1.28.15"
+
+    code, found = doctor()
+
+    assert 1 == code
+    assert found["cluster"] == [
+        ("error", "This cluster is of Kubernetes v1.28.15, and edl needs 1.29 or newer: update it")
+    ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edl.common.errors import UsageError
 from edl.k8s import pods
 from edl.k8s.allowed import Allowed, Installed, NotAllowed
-from edl.k8s.job import wanted
+from edl.k8s.job import templates, wanted
 
 from .edljobs import SPEC, edljob
 
@@ -320,6 +320,48 @@ def test_whatever_is_written_no_pod_gets_more(role, written):
 
 
 # -- the master
+
+
+EVERYTHING = Installed(Allowed(fields=("*",)))
+BEFORE = [{"name": "setup", "image": "i", "resources": {"requests": {"cpu": "9"}}}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"master": pod(initContainers=BEFORE)}, "spec.master.podTemplate.spec.initContainers: "),
+        ({"master": edl(image="i")}, "a master has the controller's image"),
+        ({"master": edl(imagePullPolicy="Always")}, "containers.imagePullPolicy: "),
+        ({"master": edl(args=["x"])}, "spec.master.podTemplate.spec.containers.args: "),
+        ({"worker": edl(args=["x"])}, "spec.worker.podTemplate.spec.containers.args: "),
+    ],
+)
+def test_what_would_not_reach_a_pod_is_refused_in_words_and_not_counted(spec, words):
+    """Broken once: init containers of the master are dropped silently, and counted by Kueue."""
+    for asks in (lambda job: wanted(job, installed=EVERYTHING), templates):
+        with pytest.raises(UsageError) as refused:
+            asks(edljob(**spec))
+        assert words in str(refused.value)
+        assert not isinstance(refused.value, NotAllowed)
+
+
+def test_what_stands_beside_a_container_reaches_the_pod_and_gets_no_token():
+    """Broken once: a container beside the master's has the token that makes pods."""
+    beside = [{"name": "log", "image": "log:1"}]
+    spec = {"initContainers": BEFORE, "containers": beside}
+
+    made = wanted(
+        edljob(master=pod(containers=beside), worker=pod(**spec)), installed=EVERYTHING
+    ).templates
+    master, worker = made["master"]["spec"], made["worker"]["spec"]
+    tokens = {
+        each["name"]: any(m["mountPath"] == pods._TOKEN_DIR for m in each.get("volumeMounts", []))
+        for each in (*master["initContainers"], *master["containers"])
+    }
+
+    assert tokens == {"check": True, "edl": False, "log": True}  # a mount there keeps it off
+    assert worker["initContainers"] == BEFORE
+    assert beside[0] in worker["containers"]
 
 
 def test_only_the_masters_own_container_has_a_token_and_its_image_is_the_installers():

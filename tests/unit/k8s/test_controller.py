@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 from tools.apiserver import ApiServer
 
+from edl.common.errors import UsageError
 from edl.common.identity import Identity
 from edl.common.retry import Backoff
 from edl.k8s import decide, masters, names, objects, pods
@@ -150,12 +151,7 @@ def test_an_edljob_gets_all_its_objects_and_a_master(controller, api, server):
     assert token not in json.dumps([v for k, v in made.items() if k[0] != "secrets"])
 
 
-@pytest.mark.parametrize(
-    ("version", "probe"),
-    [("v1.20.2", "tcpSocket"), ("v1.23.17", "tcpSocket"), ("v1.24.0-gke.1", "grpc"), ("?", "grpc")],
-)
-def test_health_is_asked_by_grpc_where_kubelets_can(controller, api, server, version, probe):
-    server.git_version = version
+def test_health_is_asked_by_grpc(controller, api, server):
     submit(api)
 
     master_is(server, 0)
@@ -164,19 +160,28 @@ def test_health_is_asked_by_grpc_where_kubelets_can(controller, api, server, ver
     for template in [server.objects["pods", "edl-demo-master-0"], *templates.values()]:
         container = pods.container_of(template)
         for kind in ("startupProbe", "livenessProbe"):
-            assert container[kind].keys() & {"grpc", "tcpSocket"} == {probe}
-            assert container[kind][probe] == {"port": names.HEALTH_PORT}
+            assert container[kind]["grpc"] == {"port": names.HEALTH_PORT}
 
 
-def test_an_older_api_server_gets_an_older_budget(controller, api, server):
-    server.budget_versions = ["v1beta1"]
-    submit(api)
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [
+        ("v1.28.15", True),
+        ("v1.9.0", True),
+        ("v1.29.0-gke.1", False),
+        ("v2.0.0", False),
+        ("", False),
+    ],
+)
+def test_a_cluster_that_is_too_old_is_refused_in_a_sentence(api, server, version, old):
+    server.git_version = version
 
-    master_is(server, 0)
-
-    found = server.objects["poddisruptionbudgets", "edl-demo-ps"]
-    assert found["apiVersion"] == "policy/v1beta1"
-    assert requested(server, "POST", "/apis/policy/v1beta1/") == 1
+    if old:
+        words = f"This cluster is of Kubernetes {version}, and edl needs 1.29 or newer"
+        with pytest.raises(UsageError, match=words):
+            api.check_version()
+    else:
+        api.check_version()
 
 
 def test_the_status_is_the_masters_word_and_what_the_pods_are(controller, api, server):

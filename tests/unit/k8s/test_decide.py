@@ -339,6 +339,71 @@ def look(world: World, memory: Memory) -> tuple[Memory, list[Action]]:
     return plan.memory, plan.actions
 
 
+def test_a_new_job_waits_for_the_scheduler_although_its_manifest_says_no_suspend():
+    """Applied again, such a manifest changes nothing. Broken once: it begins at once."""
+    world = World()
+    world.job["spec"] |= {"scheduling": {}, "suspend": False}
+
+    def step() -> None:
+        plan = decide(world.see(), Memory(), world.now, TIME, lambda token: Identity(token))
+        for action in plan.actions:
+            if action.kind == names.KIND and not action.subresource:
+                world._check(world.job, action.body)
+                world.change(**action.body["spec"])
+            else:
+                world.do(action)
+
+    step()
+    queued = copy.deepcopy(world.job["spec"]["suspend"]), world.pods()
+    step()
+    waits = copy.deepcopy(world.job["status"])
+    world.change(suspend=False)  # by the scheduler
+    for _ in range(3):
+        step()
+
+    assert queued == (True, [])
+    assert waits["phase"] == "Suspended"
+    assert "the scheduler begins it" in waits["message"]
+    assert world.serving() == ["edl-demo-master-0"]
+    assert world.job["spec"]["suspend"] is False
+
+
+def test_a_master_beside_whose_container_others_run_on_is_deleted_once_it_was_read():
+    """A proxy that a webhook puts in never ends. Broken once: the pods stay 1/2 for ever."""
+    world, looker = settled()
+    proxy = {"name": "proxy", "state": {"running": {}}}
+
+    def ends(number: int, code: int) -> None:
+        ended = {"name": "edl", "state": {"terminated": {"exitCode": code, "reason": "Error"}}}
+        pod = world.objects["Pod", f"edl-demo-master-{number}"]
+        pod["status"] = {"phase": "Running", "containerStatuses": [proxy, ended]}
+
+    def going() -> list[str]:
+        return [
+            each["metadata"]["name"]
+            for each in world.pods()
+            if observe.deletion(each) is not None and "-master-" in each["metadata"]["name"]
+        ]
+
+    ends(0, 1)
+    world.now += 1000.0
+    memory, _ = look(world, looker.memory)
+    died = world.serving(), going()
+    ends(1, 0)
+    memory, _ = look(world, memory)
+    unread = going()
+    status = names.object_name("demo", "status")
+    done = {"data": {objects.STATUS: json.dumps(told("done", exit_code=0))}}
+    owner = [{"uid": world.job["metadata"]["uid"]}]
+    world.put("ConfigMap", {"metadata": {"name": status, "ownerReferences": owner}, **done})
+    memory, _ = look(world, memory)
+
+    assert died == (["edl-demo-master-1"], ["edl-demo-master-0"])
+    assert unread == ["edl-demo-master-0"]  # its exit code is all that is known of the end
+    assert world.job["status"]["phase"] == "Succeeded"
+    assert going() == ["edl-demo-master-0", "edl-demo-master-1"]
+
+
 def no_image(world: World, name: str, reason: str = "ImagePullBackOff") -> None:
     waiting = {"state": {"waiting": {"reason": reason, "message": "no such"}}, "image": "edl:9"}
     world.objects["Pod", name]["status"] = {"phase": "Pending", "containerStatuses": [waiting]}

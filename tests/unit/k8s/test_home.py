@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import json
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
 from edl.common.errors import Fenced, UsageError
 from edl.common.settings import JobSettings
-from edl.k8s import objects, pods
+from edl.k8s import connection, objects, pods
 from edl.k8s.api import Api
 from edl.k8s.home import Home
 
@@ -23,7 +24,7 @@ def home(api, server, tmp_path, monkeypatch):
     """Return a function that makes a home, in a pod of this owner."""
     made = []
     monkeypatch.setenv("EDL_POD", "edl-demo-master-0")
-    monkeypatch.setattr(Api, "connect", lambda: api)
+    monkeypatch.setattr(Api, "connect", lambda **_who: api)
     monkeypatch.setattr(pods, "SETTINGS_DIR", str(tmp_path))
     (tmp_path / objects.TEMPLATES).write_text(json.dumps(pods.templates(JOB)))
 
@@ -105,3 +106,17 @@ def test_a_volume_that_is_not_for_this_user_is_told_once(home, tmp_path, monkeyp
 
     with pytest.raises(UsageError, match=rf"--job_volume: .*Permission denied: {folder}"):
         here.acquire(folder)
+
+
+def test_a_master_whose_account_was_made_anew_is_fenced_with_the_reason(home, server, monkeypatch):
+    """Helm has uninstalled and installed edl, say: another pod's master goes on.
+
+    Broken once: it is refused for ever, and neither ends nor says so."""
+    monkeypatch.setattr(connection, "REFUSED_S", 0.0)
+    fenced = Queue()
+    here = home(OWNER)
+    server.fail("GET", "/configmaps", 401, times=10_000)
+
+    here.serve(lambda *_: None, lambda _: None, fenced.put)
+
+    assert "refuses the credentials" in fenced.get(timeout=60.0)

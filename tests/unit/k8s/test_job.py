@@ -473,6 +473,24 @@ def test_a_job_does_not_run_while_a_quota_keeps_its_workers_out():
     assert (runs["status"], runs["reason"], runs["message"]) == ("False", "QuotaExceeded", said)
 
 
+def test_a_job_that_somebody_suspends_under_the_scheduler_says_who_and_what_to_do():
+    """A manifest that is applied again, say. Broken once: it waits for a `suspend` of false."""
+    job = edljob(suspend=True, scheduling={})
+    job["status"] = {"startTime": NOW}
+    spec = {"f:spec": {"f:suspend": {}}}
+    job["metadata"]["managedFields"] = [
+        {"manager": "edl-scheduler", "fieldsV1": spec},
+        {"manager": "argocd-controller", "fieldsV1": spec},
+        {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:worker": {}}}},
+    ]
+
+    found = status(Situation(job, [], None, 1, True), NOW)
+
+    assert found["phase"] == "Suspended"
+    assert found["message"].startswith("no pod runs: suspended by argocd-controller and not by")
+    assert "edl resume" in found["message"]
+
+
 @pytest.mark.parametrize(
     ("code", "deleted", "decided"),
     [(0, False, 0), (3, False, 3), (1, False, None), (0, True, None)],

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from edl.k8s.observe import OUT_OF_MEMORY, Ended, Running, Waiting, deletion, observe
+from edl.k8s.observe import (
+    OUT_OF_MEMORY,
+    Ended,
+    Running,
+    Waiting,
+    deletion,
+    is_checking,
+    lingers,
+    observe,
+    takes_room,
+)
 
 
 def pod(phase="Running", *, state=None, deleted=False, **status):
@@ -110,3 +120,89 @@ def test_an_image_that_cannot_be_pulled(reason, hopeless):
 def test_grace_of_a_deletion():
     assert deletion(pod()) is None
     assert deletion(pod(deleted=True)) == 30
+
+
+SIDECAR = {"name": "mesh", "restartPolicy": "Always"}
+RUNS = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+
+
+def beside(found, *statuses, init=()):
+    """Put other containers into a pod of `pod`: `statuses` as (name, state)."""
+    status = found["status"]
+    mine = status.get("containerStatuses") or []
+    others = [{"name": name, "image": f"{name}:1", "state": state} for name, state in statuses]
+    before = [{"name": name, "image": f"{name}:1", "state": state} for name, state in init]
+    status |= {"containerStatuses": [*others, *mine], "initContainerStatuses": before}
+    found["spec"] = {"initContainers": [SIDECAR, {"name": "setup"}, {"name": "check"}]}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        # a sidecar is told to go when our container has ended, and how it ends is its own affair
+        (beside(pod("Succeeded", state=ended(0)), init=[("mesh", ended(143))]), Ended(0, "")),
+        (beside(pod("Failed", state=ended(7)), init=[("mesh", ended(137))]), Ended(7, "")),
+        (
+            beside(pod("Succeeded", state=ended(0)), init=[("mesh", ended(137, "OOMKilled"))]),
+            Ended(0, ""),
+        ),
+        # a container beside ours may run on, have failed, or be out of memory
+        (beside(pod("Running", state=ended(3)), ("proxy", RUNS)), Ended(3, "")),
+        (beside(pod("Failed", state=ended(0)), ("proxy", ended(1))), Ended(0, "")),
+        (beside(pod("Failed", state=ended(0)), ("p", ended(137, "OOMKilled"))), Ended(0, "")),
+        (beside(pod("Running", state=RUNS), ("proxy", ended(1))), Running()),
+        # another one's image keeps the phase at Pending
+        (
+            beside(
+                pod("Pending", state=RUNS, podIP="10.0.0.1"),
+                ("proxy", {"waiting": {"reason": "ErrImagePull"}}),
+            ),
+            Running("10.0.0.1"),
+        ),
+        # what comes before ours and fails is an end; what of it is ours grows with our memory
+        (
+            beside(pod("Failed"), init=[("setup", ended(4))]),
+            Ended(1, "its init container setup failed (exit code 4)"),
+        ),
+        (
+            beside(pod("Failed"), init=[("setup", ended(137, "OOMKilled"))]),
+            Ended(1, "its init container setup failed (out of memory)"),
+        ),
+        (
+            beside(pod("Failed"), init=[("check", ended(137, "OOMKilled"))]),
+            Ended(OUT_OF_MEMORY, "ran out of memory"),
+        ),
+        (
+            beside(pod("Failed", deleted=True), init=[("setup", ended(143))]),
+            Ended(-9, "was deleted"),
+        ),
+        (
+            beside(pod("Pending"), init=[("mesh", {"waiting": {"reason": "ErrImagePull"}})]),
+            Waiting("image mesh:1: ErrImagePull", image=True),
+        ),
+    ],
+)
+def test_the_state_of_a_pod_is_that_of_our_container(found, expected):
+    """Broken once: any container's exit is taken."""
+    assert expected == observe(found)
+
+
+def test_a_check_is_going_on_only_while_its_own_container_runs():
+    waits = {"waiting": {"reason": "PodInitializing"}}
+
+    assert not is_checking(beside(pod("Pending"), init=[("mesh", RUNS), ("check", waits)]))
+    assert is_checking(beside(pod("Pending"), init=[("mesh", RUNS), ("check", RUNS)]))
+
+
+def test_a_pod_lingers_whose_other_containers_run_on():
+    mesh = ("mesh", RUNS)  # which its node ends by itself
+    found = {
+        "runs": beside(pod(state=RUNS), ("proxy", RUNS)),
+        "lingers": beside(pod(state=ended(0)), ("proxy", RUNS)),
+        "ends": beside(pod(state=ended(0)), ("proxy", ended(0)), init=[mesh]),
+        "over": pod("Failed", state=ended(1)),
+    }
+
+    assert ["lingers"] == [name for name, each in found.items() if lingers(each)]
+    assert ["runs", "lingers"] == [name for name, each in found.items() if takes_room(each)]

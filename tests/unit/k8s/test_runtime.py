@@ -102,6 +102,25 @@ def test_it_runs_and_ends_and_both_are_told_once(runtime, server, told, role):
     assert none_more(told)
 
 
+@pytest.mark.parametrize(("other", "there"), [(None, True), ({"running": {}}, False)])
+def test_a_failed_pod_is_kept_for_its_log_unless_its_other_containers_run_on(
+    runtime, server, told, other, there
+):
+    """Nobody else would ever end it. Broken once: it holds its node's room for ever."""
+    replica, name = start(runtime, server)
+    others = [{"name": "proxy", "image": "p", "state": other}] if other else []
+
+    phase = "Running" if other else "Failed"
+    server.set_status(name, phase=phase, containerStatuses=[*others, *terminated(7)])
+    found = next_exit(told)
+    runtime.start("worker", 1, "b1", {})  # made after what was asked for before
+    next_one = names.pod_name(JOB, "worker", 1, "b1")
+    server.wait_until(lambda: ("pods", next_one) in server.objects)
+
+    assert Exit(replica, 7) == found
+    assert there == ("deletionTimestamp" not in server.objects["pods", name]["metadata"])
+
+
 def test_a_creation_whose_answer_was_lost_is_found_made(runtime, server, told):
     """Broken once: 409 is taken for a refusal."""
     server.fail("POST", "/pods", 0, do_it_first=True)

@@ -294,3 +294,15 @@ def test_servers_and_master_that_ask_for_other_nodes_take_no_room_of_the_workers
 
     assert (job.server, job.master, job.servers) == (Resources(), Resources(), (2,))
     assert mixed.server.cpu == 1.0
+
+
+def test_a_job_that_somebody_else_has_suspended_is_told_of_with_who_it_was():
+    """A manifest was applied again. Broken once: `why` says that the plan has no such job."""
+    job = edljob(suspend=True)
+    spec = {"f:spec": {"f:suspend": {}}}
+    job["metadata"]["managedFields"] = [{"manager": "kubectl", "fieldsV1": spec}]
+
+    seen = look(job)
+
+    assert seen.jobs == []
+    assert seen.ignored["a"].startswith("is left alone: kubectl has suspended it (spec.suspend)")

@@ -9,7 +9,9 @@ from tools.kueue import evict, holds, true
 from tools.kueue_world import LABEL, World, pieces, queued, replicas, uids
 from tools.scheduled import NOW, node
 
+from edl.k8s import job as edljobs
 from edl.k8s import names
+from edl.k8s.counting import requested
 from edl.scheduler import gate, workloads
 from edl.scheduler.edljobs import Copy, Looker
 
@@ -40,6 +42,23 @@ def test_a_job_is_admitted_by_its_minimum_and_each_worker_above_it_is_a_piece():
         for part in each["spec"]["podSets"]
         for container in part["template"]["spec"]["containers"]
     )
+
+
+def test_kueue_counts_sidecars_and_what_a_pod_says_as_a_whole():
+    """Broken once: `Always` is dropped, and Kueue counts 500m of pods that ask for 750m."""
+    sidecar = {"name": "log", "image": "log:1", "resources": {"requests": {"cpu": "250m"}}}
+    spec = {"initContainers": [{**sidecar, "restartPolicy": "Always"}]}
+    spec["resources"] = {"requests": {"memory": "9Gi"}}
+    worker = {"replicas": 1, "minReplicas": 1, "maxReplicas": 2, "podTemplate": {"spec": spec}}
+    worker |= {"resources": {"requests": {"cpu": "500m"}}}
+    job = queued(worker=worker)
+    asked = edljobs.templates(job)["worker"]["spec"]
+
+    counted = workloads.pod_sets(job, edljobs.templates(job))[-1]["template"]["spec"]
+
+    assert requested(counted) == requested(asked)
+    assert counted["initContainers"][0]["restartPolicy"] == "Always"
+    assert counted["resources"] == spec["resources"]
 
 
 def test_a_base_is_all_or_nothing():
