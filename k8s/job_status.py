@@ -14,7 +14,7 @@ from ..common import launched, report
 from ..common.errors import ReportError
 from . import names, objects, observe, queued
 from .api import Object
-from .job import bounded, durable, is_queued, suspended_by, teachers, workers
+from .job import bounded, durable, suspended_by, teachers, workers
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
 _REPORT_S = 10.0  # of a scheduler's round; a report is not written anew sooner
@@ -285,8 +285,6 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
 
 
 def _suspended(job: Object) -> str:
-    if is_queued(job):
-        return "no pod runs; the scheduler begins it (`edl schedule why` says what it waits for)"
     if "scheduling" not in job["spec"]:
         return "no pod runs; it goes on when spec.suspend is false"
     who = suspended_by(job)

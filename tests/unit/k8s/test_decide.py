@@ -363,7 +363,7 @@ def test_a_new_job_waits_for_the_scheduler_although_its_manifest_says_no_suspend
 
     assert queued == (True, [])
     assert waits["phase"] == "Suspended"
-    assert "the scheduler begins it" in waits["message"]
+    assert "it waits for the scheduler" in waits["message"]
     assert world.serving() == ["edl-demo-master-0"]
     assert world.job["spec"]["suspend"] is False
 

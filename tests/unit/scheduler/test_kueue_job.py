@@ -148,6 +148,17 @@ def test_a_piece_that_waits_is_not_made_anew_by_plans_that_change():
     assert world.made - made <= 3
 
 
+def test_a_piece_that_waits_stays_where_as_many_are_planned_as_are_admitted():
+    world = running(5, quota=4.1)
+    assert replicas(world) == 2
+    before = uids(world)
+
+    world.settle(lambda _: 5, rounds=40)  # no more than two are planned by then
+
+    assert uids(world) == before
+    assert len(before) == 5
+
+
 def test_a_piece_that_waits_goes_where_fewer_than_are_admitted_are_planned_for_long():
     world = running(4)
     world.kueue.quota["cpu"] = 6.1
