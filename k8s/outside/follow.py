@@ -1,7 +1,8 @@
 """Events of a job of a cluster, for its follower: its status, its top object, its master.
 
-Three watches say what changes. They outlive an API server that is away: the job goes on without it,
-and so does this. The first interrupt stops the job, the second ends it at once.
+Three watches say what changes, and of a Job a fourth why its pod cannot be made. They outlive an
+API server that is away: the job goes on without it, and so does this. The first interrupt stops the
+job, the second ends it at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..api import Object
 from ..connection import Refused
 from ..reflector import Change, Reflector
 from .job import ClusterJob
-from .state import status_of, waits_for
+from .state import refusal, status_of, waits_for
 
 # A job's Job ends after its master has said its last status, unless that could not be written.
 _LAST_STATUS_S = 5.0
@@ -68,6 +69,7 @@ class ClusterSource:
         self._reflectors: list[Reflector] = []
         self._said: Object | None = None  # the ConfigMap of the status
         self._masters: dict[str, Object] = {}
+        self._refused = ""  # why the master's pod cannot be made
         self._noted = ""
         self._silent = False
         self._interrupts = 0
@@ -84,6 +86,8 @@ class ClusterSource:
             self._watch("Pod", names.selector(job, "master"), ""),
             self._watch(kind, about, self._top["metadata"]["name"]),
         ]
+        if kind != names.KIND:  # an EdlJob's status says it; who may not read events is not told
+            self._reflectors.append(Reflector(self._job.api, "Event", "", self._event))
         put(Note(f"submitted to the namespace {self._job.api.namespace}"))
         for each in self._reflectors:
             each.start()
@@ -128,6 +132,10 @@ class ClusterSource:
 
         return Reflector(self._job.api, kind, selector, changed, listed, on_silence=silence)
 
+    def _event(self, change: Change) -> None:
+        if not change.gone and refusal(self._top, [change.after]):
+            self._put(_Changed("Event", change.after))
+
     def _is_top(self, found: Object) -> bool:
         return bool(found["metadata"]["uid"] == self._top["metadata"]["uid"])
 
@@ -139,21 +147,24 @@ class ClusterSource:
             self._masters.pop(event.object["metadata"]["uid"], None)
         elif isinstance(event, _Changed) and event.kind == "ConfigMap":
             self._said = event.object
+        elif isinstance(event, _Changed) and event.kind == "Event":
+            self._refused = refusal(self._top, [event.object])
         elif isinstance(event, _Changed) and event.kind == "Pod":
+            self._refused = ""
             self._masters[event.object["metadata"]["uid"]] = event.object
         elif isinstance(event, _Changed):
             self._top = {**event.object, "kind": self._top["kind"]}
 
     def _show(self, changed: bool) -> Iterator[Note | Status | End]:
         masters = list(self._masters.values())
-        status = status_of(self._job.name, self._top, self._said, masters)
+        status = status_of(self._job.name, self._top, self._said, masters, self._refused)
         if status["state"] in ENDED:
             yield from self._ended(status)
             return
         if self._unlisted or not changed:
             return
         if status["state"] == "starting":
-            yield from self._note(waits_for(self._top, masters))
+            yield from self._note(waits_for(self._top, masters, self._refused))
         elif status["state"] in ("suspended", "suspending"):
             yield from self._note(f"{status['state']}: {status['message']}")
         else:

@@ -85,7 +85,19 @@ class ClusterJob:
         """Return the job's state now. Raises UsageError where there is no such job."""
         top = self.top()
         said = self.api.get("ConfigMap", names.object_name(self.name, "status"))
-        return state.status_of(self.name, top, said, self.pods.found("master"))
+        masters = self.pods.found("master")
+        return state.status_of(self.name, top, said, masters, "" if masters else self._refusal(top))
+
+    def _refusal(self, top: Object) -> str:
+        """Return why a Job's master has no pod, to whoever may read events."""
+        if top["kind"] == names.KIND:
+            return ""  # its status says it
+        try:
+            return state.refusal(top, events.of_job(self.api, self.name, []))
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return ""
 
     def look(self) -> Status | None:
         try:

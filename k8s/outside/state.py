@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ...jobs.job import ENDED, Status
 from .. import job as edljob
@@ -22,10 +22,12 @@ _PHASES = {
 }
 
 
-def status_of(name: str, top: Object, said: Object | None, masters: Sequence[Object]) -> Status:
+def status_of(
+    name: str, top: Object, said: Object | None, masters: Sequence[Object], refused: str = ""
+) -> Status:
     """Return what the master said last, as far as it still holds.
 
-    It may be gone since, or not be there yet.
+    It may be gone since, or not be there yet; `refused`: why its pod cannot be made (refusal).
     """
     status: Status = {"job_name": name, "state": "starting"}
     if said is not None:
@@ -44,10 +46,27 @@ def status_of(name: str, top: Object, said: Object | None, masters: Sequence[Obj
         return {**idle(status), "state": state, "message": message}
     if any(isinstance(observe.observe(pod), observe.Running) for pod in live):
         return status
-    return {**idle(status), "state": "starting", "message": waits_for(top, masters)}
+    return {**idle(status), "state": "starting", "message": waits_for(top, masters, refused)}
 
 
-def waits_for(top: Object, masters: Sequence[Object]) -> str:
+def refusal(top: Object, events: Iterable[Object]) -> str:
+    """Return why the pod of a Job's master is refused, by a quota, a policy, a webhook; "" if not.
+
+    Kubernetes tells it by an Event alone.
+    """
+    mine = [
+        each
+        for each in events
+        if each.get("reason") == "FailedCreate"
+        and (each.get("involvedObject") or {}).get("uid") == top["metadata"]["uid"]
+    ]
+    if not mine:
+        return ""
+    said = str(max(mine, key=event_time).get("message") or "")
+    return f"the master's pod is refused: {said.partition('Error creating: ')[2] or said}"
+
+
+def waits_for(top: Object, masters: Sequence[Object], refused: str = "") -> str:
     """Say why there is no master; "" where nothing is wrong yet."""
     for pod in reversed(masters):
         state = observe.observe(pod)
@@ -59,7 +78,7 @@ def waits_for(top: Object, masters: Sequence[Object]) -> str:
     for each in (top.get("status") or {}).get("conditions") or []:
         if each.get("type") == "Accepted" and each.get("status") == "False":
             return str(each.get("message") or each.get("reason"))
-    return str((top.get("status") or {}).get("message") or "the master has no pod yet")
+    return str((top.get("status") or {}).get("message") or refused or "the master has no pod yet")
 
 
 def order(pod: Object) -> tuple[int, int, str]:

@@ -128,7 +128,6 @@ def submitted(cluster, image, namespace, folder) -> Callable[..., Run]:
             image_pull_policy="Never",
             model_zoo="/model_zoo",
             cluster_spec=overlay,
-            job_volume=f"host_path={folder / 'job'},type=Directory",
             ps_pod_priority="high",
             worker_pod_priority="low",
             master_resource_request="cpu=0.1,memory=1024Mi",

@@ -41,6 +41,7 @@ class Run:
         self.cluster, self.namespace, self.folder, self.name = cluster, namespace, folder, name
         self.epochs = epochs
         self.status_map = f"edl-{name}-status"
+        namespace.claims(folder)
         flags = {
             "job_name": name,
             "namespace": namespace.name,
@@ -58,8 +59,8 @@ class Run:
             "lease_s": 4,
             "snapshot_s": 2,
             "checkpoint_dir": folder / "checkpoints",
-            "job_volume": f"host_path={folder / 'job'},type=DirectoryOrCreate",
-            "volume": f"host_path={folder},mount_path={folder}",
+            "job_volume": "claim_name=job",
+            "volume": f"claim_name=data,mount_path={folder}",
             "master_resource_request": "cpu=0.1,memory=1024Mi",
             "worker_resource_request": "cpu=1,memory=1024Mi",
             "ps_resource_request": "cpu=1,memory=1024Mi",

@@ -174,8 +174,8 @@ def test_all_verbs_on_a_script_by_a_user_of_the_manifests(job, folder, tmp_path)
     job.edl(
         "submit",
         *("--job_name", "counted", "--image_name", IMAGE, "--nodes", "1:2", "--num_workers", 1),
-        *("--job_volume", f"host_path={folder / 'job'},type=DirectoryOrCreate"),
-        *("--volume", f"host_path={folder},mount_path={folder}", "--last_call", "0s"),
+        *("--job_volume", "claim_name=job"),
+        *("--volume", f"claim_name=data,mount_path={folder}", "--last_call", "0s"),
         *("--master_resource_request", small, "--worker_resource_request", small),
         *(SCRIPT, "--", folder, "drain"),
     )

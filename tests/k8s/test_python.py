@@ -58,13 +58,15 @@ def test_functions_that_were_typed_train_in_pods_as_they_do_here(
     pods = {"worker_resource_request": "cpu=1,memory=1024Mi"}
     pods |= {"ps_resource_request": "cpu=1,memory=1024Mi"}
 
+    namespace.claims(folder)
+
     here = edl.train(**call)
     there = edl.train(
         **{**call, **pods},
         runtime="kubernetes",
         image=IMAGE,
         namespace=namespace.name,
-        volume=f"host_path={folder},mount_path={folder}",
+        volume=f"claim_name=data,mount_path={folder}",
         checkpoint_dir=folder / "checkpoints",
     )
 

@@ -205,8 +205,10 @@ class Cluster:
         """
         cache = self.state / "kubectl-cache"  # its default would outlive this cluster
         done = subprocess.run(
-            [kit() / "kubectl", f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}"]
-            + list(arguments),
+            [
+                str(kit() / "kubectl"),
+                *(f"--kubeconfig={self.kubeconfig}", f"--cache-dir={cache}", *arguments),
+            ],
             input=stdin or "",
             capture_output=True,
             check=False,

@@ -100,6 +100,43 @@ def test_status_without_a_master_says_what_is_waited_for(
     assert ("starting", message) == (found["state"], found["message"])
 
 
+# Pod Security's own words, of 1.37.
+REFUSED = 'pods "edl-demo-x" is forbidden: violates PodSecurity "restricted:latest": hostPath'
+
+
+def refuse(server: ApiServer, message: str = REFUSED, uid: str = "") -> None:
+    """Tell, as Kubernetes' own controller of Jobs does, that a pod was refused."""
+    about = {"kind": "Job", "name": "edl-demo", "uid": uid or the_job(server)["metadata"]["uid"]}
+    server.add(
+        "events",
+        f"edl-demo.{len(server.objects)}",
+        involvedObject=about,
+        type="Warning",
+        reason="FailedCreate",
+        message=f"Error creating: {message}",
+        lastTimestamp=NOW,
+    )
+
+
+def test_status_of_a_job_whose_pod_is_refused_says_by_what(
+    run: Run, submitted: Run, server: ApiServer
+) -> None:
+    submitted("--as=job")
+    refuse(server)
+
+    assert f"the master's pod is refused: {REFUSED}" == state(run)["message"]
+
+
+def test_who_may_not_read_events_sees_the_state_all_the_same(
+    run: Run, submitted: Run, server: ApiServer
+) -> None:
+    submitted("--as=job")
+    refuse(server)
+    server.forbidden = {("list", "events")}
+
+    assert "the master has no pod yet" == state(run)["message"]
+
+
 def test_status_of_a_master_that_is_gone_is_not_its_last_word(
     run: Run, demo: Run, server: ApiServer
 ) -> None:
@@ -784,6 +821,27 @@ def test_follow_shows_what_the_master_waits_for_and_the_end(
     assert "[0:50] all is done" in told
     assert "state        finished with quarantined data" in told
     assert "checkpoint" == told[-1].split()[0]  # and no command of this machine
+
+
+def test_follow_of_a_job_whose_pod_is_refused_says_so_until_it_comes(
+    submitted: Run, server: ApiServer, status: dict[str, Any], meanwhile: Any
+) -> None:
+    def cluster() -> None:
+        server.wait_until(lambda: ("jobs", "edl-demo") in server.objects)
+        refuse(server, "of another one", uid="another")
+        refuse(server)
+        # Each has taken in what was there before it watches.
+        server.wait_until(lambda: sum("watch=1" in path for _, path in server.requests) >= 4)
+        add_pod(server, "master", **waiting())
+        say(server, {**status, "job_name": "demo", "state": "done", "exit_code": 0})
+
+    meanwhile(cluster)
+    code, out, err = submitted("--follow", "--as=job")
+
+    assert (0, "") == (code, err)
+    assert [f"the master's pod is refused: {REFUSED}"] == [
+        line for line in out.splitlines() if "refused" in line
+    ]
 
 
 def test_follow_of_a_job_that_fails_before_its_master_speaks_is_an_error(
