@@ -8,7 +8,7 @@ anything: who may change that is whoever may change the controller.
 
 The master's container holds a token that can make pods. So its image is the installer's, what lies
 over its files or changes its environment is refused, and the definition is checked beside it
-(pods.confined).
+(confined.py).
 """
 
 from __future__ import annotations

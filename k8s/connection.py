@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -47,6 +48,7 @@ _REFUSED = 401
 REFUSED_S = 60.0  # credentials that were refused for so long will not be taken any more: a guess
 _ANEW_S = 5.0  # until credentials that were read anew are so again: a plugin may take seconds
 CLIENT = "edl"  # the command line; others are edl-controller, edl-scheduler, edl-master
+_WEBHOOK = re.compile(r'failed calling webhook "([^"]+)": (?:failed to call webhook: )?(.*)')
 _WRITES = ("POST", "PUT", "PATCH")
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -368,7 +370,16 @@ def _said(text: bytes) -> dict[str, Any]:
 
 def refusal(status: int, said: dict[str, Any]) -> ApiError:
     """Make the error of a status of HTTP and the body that came with it."""
-    return ApiError(status, said.get("reason") or "", said.get("message") or "no reason is given")
+    message = _cause(str(said.get("message") or "no reason is given"))
+    return ApiError(status, said.get("reason") or "", message)
+
+
+def _cause(message: str) -> str:
+    """Return a message with what refused first: who reads its beginning alone knows that."""
+    message = " ".join(message.removeprefix("Internal error occurred: ").split())
+    if found := _WEBHOOK.fullmatch(message):
+        return f"the webhook {found[1]} cannot be asked: {found[2]}"
+    return message
 
 
 def _seconds(text: str) -> float:

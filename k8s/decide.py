@@ -31,7 +31,7 @@ from .allowed import USUAL, Installed, NotAllowed
 from .api import Object
 from .job import Wanted
 from .job_status import Problem, Situation
-from .masters import Memory
+from .masters import IDLE_S, Memory
 from .plans import Action, Plan, Seen
 
 GOES_S = 10.0  # a master that is told to go takes a second, unless its node is lost
@@ -381,6 +381,16 @@ class _Decision:
             body = {"metadata": {"resourceVersion": version}, "status": changed}
             self._actions.append(Action("patch", names.KIND, self._name, body, "status"))
             self._tell(made)
+        self._tell_idle(made)
+
+    def _tell_idle(self, made: Object) -> None:
+        """Make an Event where no worker has been ready for long, once; look again until then."""
+        is_idle = (made["phase"], _running(made)["reason"]) == ("Pending", job_status.NO_WORKER)
+        self._memory, is_news, left_s = masters.idle(self._memory, is_idle, self._now)
+        if is_news:
+            self._event(job_status.NO_WORKER, f"{made['message']}, for {IDLE_S:.0f} s", well=False)
+        if left_s is not None:
+            self._again_s = left_s if self._again_s is None else min(self._again_s, left_s)
 
     def _tell(self, made: Object) -> None:
         """Make an Event of the EdlJob, which `kubectl describe` shows, where there is news."""
@@ -391,8 +401,9 @@ class _Decision:
             message = ""
         if not turned and message in ("", self._before.get("message")):
             return
-        running = next(each for each in made["conditions"] if each["type"] == "Running")
-        reason = self._problem.reason if self._problem else running["reason"]
+        reason = self._problem.reason if self._problem else _running(made)["reason"]
+        if reason == job_status.NO_WORKER:
+            return  # told where it lasts
         well = made["phase"] != "Failed" and (turned or reason == "Checking") and not self._problem
         self._event(reason, message or made["phase"], well)
 
@@ -400,6 +411,12 @@ class _Decision:
         about = (names.KIND, self._name, self._about.get("namespace", ""), self._about["uid"])
         event = objects.event(about, reason, message, well, self._time)
         self._actions.append(Action("create", "Event", event["metadata"]["name"], event))
+
+
+def _running(status: Object) -> Object:
+    """Return the condition Running of a status."""
+    found: Object = next(each for each in status["conditions"] if each["type"] == "Running")
+    return found
 
 
 def _goes_on(pod: Object) -> bool:

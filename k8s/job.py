@@ -21,6 +21,7 @@ from ..common.settings import JobSettings, knobs, spellings
 from . import allowed, layers, names, objects, pods
 from .allowed import USUAL, Installed
 from .api import Object
+from .confined import confined
 
 # Settings that are said elsewhere in an EdlJob, and where.
 _ELSEWHERE = {
@@ -96,7 +97,7 @@ def wanted(job: Object, installed: Installed = USUAL) -> Wanted:
         if not image:
             image, policy = settings.image_name, settings.image_pull_policy
         uid = job["metadata"].get("uid", "")
-        made["master"] = pods.confined(made, uid, image, policy, installed.pull_secrets)
+        made["master"] = confined(made, uid, image, policy, installed.pull_secrets)
     except allowed.NotAllowed:
         raise
     except UsageError as error:

@@ -17,6 +17,7 @@ from .api import Object
 from .job import bounded, durable, suspended_by, teachers, workers
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
+NO_WORKER = "NoWorker"  # a reason
 _REPORT_S = 10.0  # of a scheduler's round; a report is not written anew sooner
 _REPLICAS = ("worker", "server", "teacher")  # by the master's word
 _IDLE = (
@@ -280,7 +281,7 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
     if said:
         return "QuotaExceeded" if "quota" in said else "Waiting", said
     if phase == "Pending" and told.get("state") == "running":
-        return "NoWorker", "no worker is ready"
+        return NO_WORKER, "no worker is ready"
     return phase, ""
 
 

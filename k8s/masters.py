@@ -12,6 +12,7 @@ from . import names, observe, oom
 from .api import Object
 from .job_status import Problem, lives
 
+IDLE_S = 60.0  # no worker for so long is news: between epochs and at both ends it is usual
 SOON_S = 60.0  # of its start: a master that ends so soon will do so again
 IMAGE_S = 120.0  # a master whose image cannot be pulled for so long is given up
 PAUSES = Backoff(2.0, 300.0)
@@ -32,6 +33,8 @@ class Memory:
     unpulled: str = ""  # why the image of the last one was given up
     generation: int = 0  # of the spec that it was made of
     going: float | None = None  # since when a master that is to be suspended does not end
+    idle: float | None = None  # since when no worker is ready, though the job runs
+    idle_told: bool = False
 
 
 def mended(memory: Memory, generation: int, now: float) -> Memory:
@@ -77,6 +80,19 @@ def died(memory: Memory, had_run: bool, now: float) -> Memory:
     return dataclasses.replace(
         memory, master="", deaths=deaths, not_before=now + PAUSES.after(deaths - 1)
     )
+
+
+def idle(memory: Memory, is_idle: bool, now: float) -> tuple[Memory, bool, float | None]:
+    """Return what is remembered of a job without workers, and whether that is news by now.
+
+    The third says in how many seconds it will be.
+    """
+    if not is_idle:
+        return dataclasses.replace(memory, idle=None, idle_told=False), False, None
+    since = now if memory.idle is None else memory.idle
+    left_s = since + IDLE_S - now
+    after = dataclasses.replace(memory, idle=since, idle_told=left_s <= 0)
+    return after, left_s <= 0 and not memory.idle_told, left_s if left_s > 0 else None
 
 
 def last_ended(masters: Sequence[Object]) -> Object | None:

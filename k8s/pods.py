@@ -26,7 +26,6 @@ from .names import CHECK, CONTAINER, GRPC_PORT, HEALTH_PORT, METRICS_PORT
 JOB_DIR = "/var/lib/edl/job"
 SETTINGS_DIR = "/etc/edl"
 CHECKED_DIR = "/run/edl/checked"  # what the check of the definition leaves to the master
-_TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 SECRETS = {TOKEN_VARIABLE: "token", IDENTITY_VARIABLE: "identity"}  # variable -> key of the Secret
 USER = 1000  # of the image
 REPLICA_ACCOUNT = "edl-replica"  # of the manifests: it may do nothing
@@ -40,7 +39,6 @@ _SERVER_GRACE_S = 30
 _MASTER_GRACE_S = 60  # it hands everything back and writes a checkpoint
 _LOST_NODE_S = 10  # a node that does not answer for so long has lost its pods
 _WORDS = {"high": "edl-high", "low": "edl-low"}
-_OF_JOB = ("job", "settings")  # volumes of a master that the check reads
 
 
 def templates(
@@ -70,64 +68,6 @@ def templates(
             template = layers.merged(template, layers.as_template(layer))
         found[role] = template
     return found
-
-
-def confined(
-    templates: Mapping[str, Object],
-    owner: str,
-    image: str,
-    pull_policy: str,
-    pull_secrets: Sequence[str],
-) -> Object:
-    """Make the master's template for a cluster whose users may not do what a master may.
-
-    The master's container, and no other, has the token: its image is the installer's. The
-    definition is checked before by a container that is as a worker's and has no token. `owner` is
-    the uid whose job folder may hold an earlier check.
-    """
-    made, worker = copy.deepcopy(templates["master"]), copy.deepcopy(templates["worker"])
-    spec, main, check = made["spec"], container_of(made), container_of(worker)
-    for probe in ("startupProbe", "livenessProbe", "ports"):
-        del check[probe]
-    theirs = {each["name"]: each for each in worker["spec"]["volumes"] if each["name"] != "job"}
-    for each in spec["volumes"]:
-        if theirs.get(each["name"], each) != each:
-            raise UsageError(
-                f"podTemplate: the volume {each['name']} is one thing in spec.master and another "
-                "in spec.worker: give them different names."
-            )
-        theirs.pop(each["name"], None)
-    own: list[Object] = [{"name": name, "emptyDir": {}} for name in ("checked", "no-token")]
-    spec["volumes"] += [*theirs.values(), *own]
-    checked = {"name": "checked", "mountPath": CHECKED_DIR}
-    check["volumeMounts"] = [
-        *(each for each in check["volumeMounts"] if each["name"] != "job"),
-        *({**each, "readOnly": True} for each in main["volumeMounts"] if each["name"] in _OF_JOB),
-        checked,
-        # where there is a mount already, no token is mounted
-        {"name": "no-token", "mountPath": _TOKEN_DIR, "readOnly": True},
-    ]
-    spec["initContainers"] = [
-        {
-            **check,
-            "name": CHECK,
-            "command": ["python", "-m", "edl.k8s.check"],
-            "args": [SETTINGS_DIR, CHECKED_DIR, JOB_DIR, owner],
-            "resources": main["resources"],
-        }
-    ]
-    for each in spec["containers"]:
-        if each is not main:  # beside it, where an installer has allowed that: no token for them
-            mounts = each.setdefault("volumeMounts", [])
-            mounts.append({"name": "no-token", "mountPath": _TOKEN_DIR, "readOnly": True})
-    main |= {"image": image, "imagePullPolicy": pull_policy}
-    main["env"].append({"name": "PYTHONSAFEPATH", "value": "1"})  # no code from where it starts
-    main["args"] += ["--checked", CHECKED_DIR]
-    main["volumeMounts"].append({**checked, "readOnly": True})
-    if pull_secrets:
-        secrets = spec.setdefault("imagePullSecrets", [])
-        secrets += [{"name": name} for name in pull_secrets if {"name": name} not in secrets]
-    return made
 
 
 def replica(

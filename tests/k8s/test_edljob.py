@@ -28,6 +28,8 @@ from edl.common.report import (
     read,
     write,
 )
+from edl.k8s.api import Api
+from edl.k8s.job import suspended_by
 from edl.k8s.job_status import difference
 
 from .tools import Unreachable, fetch
@@ -393,3 +395,40 @@ def may(here: Namespace, account: str, where: str, verb: str, group: str, of: st
     }
     path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
     return here.api.call("POST", path, review)["status"]["allowed"]
+
+
+def test_a_manifest_that_is_applied_again_leaves_alone_what_the_scheduler_began(
+    installed, cluster, here, kubectl, monkeypatch
+):
+    """As a GitOps loop applies it. One that says `suspend` conflicts, and it is known who won.
+
+    Broken once: the fields of all components are of "python-urllib3"."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    spec = {**LEAST, "scheduling": {}, "worker": {"minReplicas": 1, "maxReplicas": 8}}
+    about = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": {"name": "again"}}
+
+    def apply(code: int = 0, *flags: str, **more: Any) -> str:
+        manifest = yaml.safe_dump({**about, "spec": {**spec, **more}})
+        return kubectl("apply", "--server-side", *flags, "-f", "-", stdin=manifest, code=code)
+
+    def change(client: str, **changed: Any) -> None:
+        api = Api.connect(here.name, client=client)
+        api.patch("EdlJob", "again", {"spec": changed})
+        api.close()
+
+    def found() -> Object:
+        return here.objects("edljobs")["again"]
+
+    apply()
+    change("edl-controller", suspend=True)
+    change("edl-scheduler", suspend=False, worker={"replicas": 3})
+    apply()
+    again = found()["spec"]
+    refused = apply(1, suspend=True)
+    apply(0, "--force-conflicts", suspend=True)
+    forced = found()
+
+    assert (again["suspend"], again["worker"]["replicas"]) == (False, 3)
+    assert 'conflict with "edl-scheduler"' in refused
+    assert ".spec.suspend" in refused
+    assert (forced["spec"]["suspend"], suspended_by(forced)) == (True, "kubectl")

@@ -20,10 +20,11 @@ images() {  # python, Debian's smallest system with it, and pause, the same with
   image pause --entrypoint '["sleep", "infinity"]'
 }
 
+PATHS=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 image() {  # image NAME CONFIGURATION...: of the system's files
   local store="--root $IMAGES/store --runroot $STATE/buildah --storage-driver vfs" container
   container=$(buildah $store from scratch) && buildah $store copy -q "$container" "$IMAGES/rootfs" / &&
-    buildah $store config "${@:2}" "$container" &&
+    buildah $store config --env "PATH=$PATHS" "${@:2}" "$container" &&
     buildah $store commit -q --rm "$container" "docker-archive:$IMAGES/$1.tar:docker.io/local/$1:1" || exit 1
   rm -rf "$IMAGES/store"
 }

@@ -379,7 +379,7 @@ def test_who_may_see_no_job_is_told_so(run: Run, server: ApiServer) -> None:
 
 
 def test_expired_login_is_told(run: Run, server: ApiServer) -> None:
-    server.fail("GET", "/jobs", 401, message="Unauthorized")
+    server.fail("GET", "/jobs", 401, times=9, message="Unauthorized")
 
     code, _, err = run("status", "demo", "-n", "lab")
 

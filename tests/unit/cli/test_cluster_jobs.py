@@ -14,6 +14,8 @@ import yaml
 from tools.apiserver import ApiServer
 from tools.clustered import NOW, add_pod, say, the_job, waiting, wanted
 
+from edl.cli import dashboard
+from edl.k8s.connection import Refused
 from edl.k8s.outside import rights
 from edl.k8s.outside.job import ClusterJobs, connected
 
@@ -954,3 +956,23 @@ def test_table_of_rights_is_that_of_the_manifests() -> None:
 @pytest.mark.parametrize("kind", ["job", "edljob"])
 def test_every_right_that_is_needed_has_a_role(kind: str) -> None:
     assert [] == [r for r in rights.rights(rights.NEEDED[kind]) if not rights.role_of(r)]
+
+
+@pytest.mark.usefixtures("demo")
+def test_a_page_ends_with_the_credentials_of_its_cluster() -> None:
+    told, refused = threading.Event(), Refused("here", "me")
+    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
+
+    def page(jobs: ClusterJobs) -> None:
+        with dashboard._until_refused(jobs):
+            assert jobs.api.connection.on_end is not None
+            jobs.api.connection.on_end(refused)
+            told.wait(60.0)
+
+    try:
+        with connected("lab") as api, pytest.raises(Refused, match="credentials"):
+            page(ClusterJobs(api))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert told.is_set()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from edl.common.errors import UsageError
 from edl.k8s import pods
 from edl.k8s.allowed import Allowed, Installed, NotAllowed
+from edl.k8s.confined import TOKEN_DIR
 from edl.k8s.job import templates, wanted
 
 from .edljobs import SPEC, edljob
@@ -355,7 +356,7 @@ def test_what_stands_beside_a_container_reaches_the_pod_and_gets_no_token():
     ).templates
     master, worker = made["master"]["spec"], made["worker"]["spec"]
     tokens = {
-        each["name"]: any(m["mountPath"] == pods._TOKEN_DIR for m in each.get("volumeMounts", []))
+        each["name"]: any(m["mountPath"] == TOKEN_DIR for m in each.get("volumeMounts", []))
         for each in (*master["initContainers"], *master["containers"])
     }
 

@@ -19,8 +19,7 @@ SERVICES = {
         ("--namespace", "default", "--master_image", "edl:1"),
     ),
     "scheduler": (
-        "import edl.scheduler.in_cluster as i; i._LISTED_S = 1.0; "
-        "from edl.cli.main import main; main()",
+        "import edl.scheduler.in_cluster as i; i._LISTED_S = 1; import edl.cli.main as m; m.main()",
         ("schedule", "serve", "--runtime", "kubernetes", "-n", "default"),
     ),
 }

@@ -58,6 +58,27 @@ def test_half_an_answer_to_whom_does_not_wait_is_no_answer():
         connection.request("GET", "/api/v1/pods/a", patience_s=0.0)
 
 
+UNASKED = """Internal error occurred: failed calling webhook "pods.mesh": failed to call webhook: \
+Post "https://mesh.svc:443/inject": connection refused"""
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            UNASKED,
+            'the webhook pods.mesh cannot be asked: Post "https://mesh.svc:443/inject": '
+            + "connection refused",
+        ),
+        ("Internal error occurred: no endpoints\navailable", "no endpoints available"),
+        ('admission webhook "a" denied the request: no',) * 2,
+    ],
+)
+def test_a_refusal_begins_with_what_refused(said, words):
+    """Broken once: it begins with "Internal error occurred", where a line is cut off."""
+    assert words == module.refusal(500, {"message": said}).message
+
+
 @contextmanager
 def recording(*statuses: int) -> Iterator[tuple[str, list[tuple[str, Message]]]]:
     """Answer requests with these statuses, the last one for ever; yield address and requests."""

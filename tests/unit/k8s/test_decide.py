@@ -14,7 +14,7 @@ from edl.common.identity import Identity
 from edl.k8s import decide as module
 from edl.k8s import job_status, names, objects, observe
 from edl.k8s.decide import OTHERS, decide
-from edl.k8s.masters import IMAGE_S, PAUSES, SOON_S, Memory
+from edl.k8s.masters import IDLE_S, IMAGE_S, PAUSES, SOON_S, Memory
 from edl.k8s.plans import Action, Seen
 
 from .edljobs import edljob, pod, told
@@ -465,6 +465,38 @@ def test_news_are_events_and_are_told_once():
     )
     assert event["involvedObject"]["uid"] == world.job["metadata"]["uid"]
     assert not [each for each in second if each.kind == "Event"]
+
+
+def test_that_no_worker_is_ready_is_an_event_only_where_it_lasts():
+    """Between epochs and at both ends it is usual. Broken once: a Warning each time."""
+    world, looker = settled()
+    status = names.object_name("demo", "status")
+    owner = [{"uid": world.job["metadata"]["uid"]}]
+
+    def says(*workers: dict[str, Any]) -> None:
+        data = {objects.STATUS: json.dumps({**told("running"), "workers": list(workers)})}
+        world.put(
+            "ConfigMap", {"metadata": {"name": status, "ownerReferences": owner}, "data": data}
+        )
+
+    def events(actions: list[Action]) -> list[tuple[str, str]]:
+        return [
+            (each.body["type"], each.body["message"]) for each in actions if each.kind == "Event"
+        ]
+
+    says()
+    memory, first = look(world, looker.memory)
+    waits = decide(world.see(), memory, world.now, TIME, lambda token: Identity(token)).again_s
+    world.now += IDLE_S - 1
+    memory, second = look(world, memory)
+    message = world.job["status"]["message"]
+    world.now += 1
+    memory, third = look(world, memory)
+    _, fourth = look(world, memory)
+
+    assert (events(first), events(second), events(fourth)) == ([], [], [])
+    assert events(third) == [("Warning", "no worker is ready, for 60 s")]
+    assert (waits, message) == (IDLE_S, "no worker is ready")
 
 
 def out_of_memory(world: World, name: str, which: str) -> None:

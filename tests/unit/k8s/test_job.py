@@ -18,6 +18,7 @@ from edl.common.settings import JobSettings, knobs
 from edl.k8s import job as edljob_module
 from edl.k8s import pods
 from edl.k8s.allowed import Allowed, Installed
+from edl.k8s.confined import confined
 from edl.k8s.job import adopted, outlives, wanted
 from edl.k8s.job_status import Problem, Situation, difference, exit_code, status
 from edl.k8s.outside.submit import plan
@@ -99,7 +100,7 @@ def test_what_the_command_line_submits_comes_out_as_it_went_in():
     job["metadata"]["uid"] = "u"
     made = wanted(job, installed=Installed(Allowed(priority_classes=("edl-*", "own"))))
     base = pods.templates(settings)
-    base["master"] = pods.confined(base, "u", "i:1", "IfNotPresent", ())
+    base["master"] = confined(base, "u", "i:1", "IfNotPresent", ())
 
     computes = {k.name for k in knobs() if k.group != "Cluster"}
     before, after = dataclasses.asdict(settings), dataclasses.asdict(made.settings)

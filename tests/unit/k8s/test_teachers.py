@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_a_master_is_told_what_is_wanted_once_until_it_is_something_else(monkeyp
 
     monkeypatch.setattr(home, "Reflector", Watch)
     here = object.__new__(Home)
-    here._api, here._job = None, "demo"
+    here._api, here._job = SimpleNamespace(connection=SimpleNamespace()), "demo"
     here._leadership = type("", (), {"keep": lambda self, fence: None})()
     here.serve(lambda *numbers: heard.append(numbers), lambda why: None, lambda why: None)
 

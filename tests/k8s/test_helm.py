@@ -1,0 +1,54 @@
+"""The chart in a cluster that has a release of it already, by the real helm."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tools import kube
+
+from .tools import Unreachable, fetch
+
+MANIFESTS = Path(kube.ROOT) / "k8s" / "manifests"
+CLASSES = ("edl-low", "edl-high", "edl-master")
+RELEASE = "meta.helm.sh/release"  # -name and -namespace, by which helm knows whose an object is
+
+
+@pytest.fixture
+def helm(cluster, namespace) -> Callable[..., str]:
+    try:
+        tool = fetch() / "helm"
+    except Unreachable as why:
+        pytest.skip(f"no helm: {why}")
+
+    def helm(*arguments: str) -> str:
+        command = [tool, *arguments, "-n", namespace.name, "--kubeconfig", cluster.kubeconfig]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return helm
+
+
+def test_a_release_of_the_same_name_in_another_namespace_is_installed_beside(
+    cluster, namespace, helm
+):
+    """Its classes are the other one's, and stay so. Broken once: "cannot be imported"."""
+    cluster.apply(MANIFESTS / "base/priority-classes.yaml")
+    other = (f"{RELEASE}-name=edl", f"{RELEASE}-namespace=another")
+    cluster.kubectl("annotate", "--overwrite", "priorityclass", *CLASSES, *other)
+    managed = "app.kubernetes.io/managed-by=Helm"
+    cluster.kubectl("label", "--overwrite", "priorityclass", *CLASSES, managed)
+    try:
+        helm("install", "edl", str(MANIFESTS / "chart"), "--set", "crds.enabled=false")
+        made = namespace.objects("deployments")
+        helm("uninstall", "edl")
+        left = cluster.kubectl("get", "priorityclass", *CLASSES, "-o", "name").split()
+    finally:
+        none = [f"{each.partition('=')[0]}-" for each in other]
+        cluster.kubectl("annotate", "priorityclass", *CLASSES, *none)
+
+    assert "edl-controller" in made
+    assert [f"priorityclass.scheduling.k8s.io/{name}" for name in CLASSES] == left
