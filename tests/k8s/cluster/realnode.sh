@@ -11,6 +11,7 @@ ctr_() { ctr -a "$SOCKET" -n k8s.io "$@"; }
 
 images() {  # python, Debian's smallest system with it, and pause, the same with nothing to do
   [ -f "$IMAGES/pause.tar" ] && return
+  rm -rf "$IMAGES"
   mkdir -p "$IMAGES"
   debootstrap --variant=minbase --include=python3 bookworm "$IMAGES/rootfs" \
     "$(awk '/^URIs:/{print $2; exit}' /etc/apt/sources.list.d/debian.sources)" \
@@ -18,6 +19,7 @@ images() {  # python, Debian's smallest system with it, and pause, the same with
   rm -rf "$IMAGES"/rootfs/var/{cache/apt/*,lib/apt/lists/*} "$IMAGES"/rootfs/usr/share/{doc,man,locale}
   image python --cmd python3
   image pause --entrypoint '["sleep", "infinity"]'
+  rm -rf "$IMAGES/rootfs"
 }
 
 PATHS=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
