@@ -1,99 +1,61 @@
-"""The scheduler holds EdlJobs to a queue of Kueue on a real control plane, as its role lets it.
+"""The scheduler holds EdlJobs to queues of Kueue on a real control plane, as its role lets it.
 
-Kueue is a small stand-in (tools/kueue.py) that speaks to the same API server.
+Kueue's own controller and webhooks run there. In each story they are killed at each step, right
+after what an administrator did: the next controller finds it.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
+from tools import kueue_itself
 from tools.jobs import ZOO, write_records
-from tools.kube import ROOT
-from tools.kube_api import GROUPS, ApiError, Object, path_of
+from tools.kube_api import Object
 from tools.kube_namespace import Namespace
-from tools.kube_objects import IMAGE, condition, phase
-from tools.kueue import Kueue, crd
-from tools.today import on_day
+from tools.kube_objects import IMAGE, condition, phase, volumes
+from tools.kueue_itself import Installed, cluster_queue, flavor, local_queue, workload
+from tools.schedulers import install, running
+from tools.servers import assert_exact
 
 from edl.scheduler.workloads import QUEUE_LABEL
 
-pytestmark = pytest.mark.pod_security("privileged")  # its jobs have hostPath
-VERSION = "v1beta2"
-GROUPS["workloads"] = f"apis/kueue.x-k8s.io/{VERSION}"
-CPU = 2.5  # a base is 1.5: a master, a server and a worker; a piece 0.5
-TURN_S = 0.3
+RECORDS, EPOCHS = 4096, 4
+BASE, PIECE = 1.5, 0.5  # CPUs: a master, a server and a worker; a worker
+
+
+@pytest.fixture(scope="module")
+def installed(cluster) -> Iterator[Installed]:
+    """Install Kueue for the tests of this file."""
+    kueue = Installed(cluster)
+    yield kueue
+    kueue.remove()
 
 
 @pytest.fixture
-def kueue(cluster, namespace) -> Iterator[None]:
-    """Let the stand-in serve the queue of the test's namespace."""
-    cluster.apply(crd(VERSION))
-    cluster.wait(
+def kueue(installed) -> Iterator[Installed]:
+    installed.configure()
+    yield installed
+    installed.clear()
+
+
+@pytest.fixture
+def said(namespace, folder, kueue) -> Iterator[Path]:
+    """Run a controller and a scheduler with the rights of the manifests; return what it says."""
+    install(namespace)
+    namespace.claims(folder)
+    namespace.cluster.wait(
         "customresourcedefinitions",
-        lambda found: condition(found.get("workloads.kueue.x-k8s.io", {}), "Established") == "True",
+        lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
     )
-    over, queue = threading.Event(), Kueue({"cpu": CPU}, "team")
-    problems: list[ApiError] = []
-
-    def serve() -> None:
-        while not over.wait(TURN_S):
-            try:
-                found = list(namespace.objects("workloads").values())
-                for each in queue.look(found, time.time()):
-                    name = f"{each['metadata']['name']}/status"
-                    namespace.api.call("PUT", path_of("workloads", namespace.name, name), each)
-            except ApiError as error:
-                if error.code not in (404, 409):  # it was deleted or changed meanwhile
-                    problems.append(error)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield
-    over.set()
-    thread.join()
-    assert problems == []
-    cluster.kubectl("delete", "customresourcedefinition", "workloads.kueue.x-k8s.io")
+    flags = ("--runtime", "kubernetes", "--every", "1")
+    with running(namespace, folder, *flags) as log:
+        yield log
 
 
-@pytest.fixture
-def scheduler(namespace: Namespace, kueue, controller, folder) -> Iterator[Path]:
-    """Run the scheduler with the token of its own account; return the file of what it says."""
-    text = (ROOT / "k8s/manifests/scheduler/role.yaml").read_text()
-    roles = list(yaml.safe_load_all(text))
-    for each in roles:
-        if each["kind"].startswith("ClusterRole"):
-            each["metadata"]["name"] = f"edl-scheduler-{namespace.name}"
-        if each["kind"] == "ClusterRoleBinding":
-            each["roleRef"]["name"] = f"edl-scheduler-{namespace.name}"
-            each["subjects"][0]["namespace"] = namespace.name
-    namespace.apply(*roles)
-    log, command = folder / "scheduler.log", "schedule serve --runtime kubernetes --every 2"
-    config = namespace.kubeconfig("edl-scheduler")
-    with open(log, "w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "edl", *command.split()],
-            env={**os.environ, "KUBECONFIG": str(config)},
-            stdout=file,
-            stderr=file,
-        )
-    yield log
-    process.terminate()
-    code = process.wait(30.0)
-    print(log.read_text())
-    for kind in ("clusterrole", "clusterrolebinding"):
-        namespace.cluster.kubectl("delete", kind, f"edl-scheduler-{namespace.name}")
-    assert code == 0
-
-
-def job(name: str, folder: Path) -> Object:
+def job(folder: Path, name: str = "one") -> Object:
+    """Return a job that goes on until the file `go` is there, and then comes to its end."""
     small = {"requests": {"cpu": "500m", "memory": "512Mi"}}
     about = {"name": name, "labels": {QUEUE_LABEL: "team"}}
     spec = {
@@ -103,16 +65,15 @@ def job(name: str, folder: Path) -> Object:
         "settings": {
             "model_zoo": str(ZOO),
             "model_def": "counting",
-            "model_params": {"delay_s": 0.1},
-            "training_data": str(write_records(folder / f"{name}.npz", 4096)),
+            "model_params": {"delay_s": 1.0, "until": str(folder / "go")},
+            "training_data": str(write_records(folder / f"{name}.npz", RECORDS)),
             "minibatch_size": 16,
             "num_minibatches_per_task": 4,
-            "num_epochs": 99,
+            "num_epochs": EPOCHS,
             "use_async": True,
+            "checkpoint_dir": str(folder / name),
         },
-        "jobVolume": {"hostPath": {"path": str(folder / name), "type": "DirectoryOrCreate"}},
-        "volumes": [{"name": "data", "hostPath": {"path": str(folder)}}],
-        "volumeMounts": [{"name": "data", "mountPath": str(folder)}],
+        **volumes(folder),
         "master": {"resources": small},
         "ps": {"replicas": 1, "resources": small},
         "worker": {"replicas": 1, "minReplicas": 1, "maxReplicas": 3, "resources": small},
@@ -120,58 +81,148 @@ def job(name: str, folder: Path) -> Object:
     return {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": about, "spec": spec}
 
 
-def other(name: str, cpu: str, priority: int) -> Object:
-    """Return a Workload of somebody else in the same queue."""
-    container = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
-    pods = {"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}
-    return {
-        "apiVersion": f"kueue.x-k8s.io/{VERSION}",
-        "kind": "Workload",
-        "metadata": {"name": name},
-        "spec": {"queueName": "team", "priority": priority, "podSets": [pods]},
-    }
+class Life:
+    """What becomes of the job `one`."""
+
+    def __init__(self, here: Namespace) -> None:
+        self._here = here
+
+    def status(self, until: Callable[[Object], object], within_s: float = 120.0) -> Object:
+        def look(jobs: dict[str, Object]) -> Object | None:
+            found = jobs["one"].get("status") or {}
+            assert phase(jobs["one"]) != "Failed", found
+            return found if until(found) else None
+
+        return self._here.wait("edljobs", look, within_s=within_s)
+
+    def runs(self, workers: int) -> Object:
+        wanted = f"{workers}/{workers}"
+        return self.status(
+            lambda s: s.get("phase") == "Running" and s.get("workersReady") == wanted
+        )
+
+    def is_held(self, why: str) -> Object:
+        """Wait until no pod of it lives, and its status says this."""
+        found = self.status(
+            lambda s: s.get("phase") == "Suspended" and why in s.get("message", "")
+        )
+        assert self.pods() == []
+        return found
+
+    def pods(self) -> list[str]:
+        found = self._here.objects("pods", "edl.dev/job-name=one")
+        return [name for name, each in found.items() if phase(each) in ("Pending", "Running")]
+
+    def workloads(self, until: Callable[[dict[str, Object]], object]) -> dict[str, Object]:
+        return self._here.wait(
+            "workloads", lambda found: [found] if until(found) else None, within_s=60.0
+        )[0]
+
+    def is_admitted(self, name: str) -> None:
+        self.workloads(lambda found: condition(found.get(name, {}), "Admitted") == "True")
+
+    def pieces(self) -> dict[str, bool]:
+        """Return whether each piece is admitted, by number."""
+        found = self._here.objects("workloads")
+        return {
+            name.rpartition("-")[2]: condition(each, "Admitted") == "True"
+            for name, each in sorted(found.items())
+            if "-piece-" in name
+        }
 
 
-@on_day(1)
-def test_others_take_its_pieces_one_by_one_and_its_base_as_a_whole(namespace, scheduler, folder):
-    """A job begins with its minimum, grows by pieces, and loses one of them, then all.
+def test_kueue_takes_pieces_first_then_all_and_gives_it_back_and_the_job_is_exact(
+    namespace, kueue, said, folder
+):
+    """One job's life under cohorts, quotas, stopped queues, deactivation and higher priorities.
 
-    It is queued again, and its pods are gone before its base gives its quota back.
+    Kueue's controller is killed right after each of these.
     """
+    one, team, others = Life(namespace), f"team-{namespace.name}", f"others-{namespace.name}"
+    cohort, f = {"cohortName": f"cohort-{namespace.name}"}, f"f-{namespace.name}"
+    reclaim = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"}
 
-    def runs(workers):
-        def look(jobs):
-            status = jobs["one"].get("status", {})
-            return status if status.get("workersReady") == f"{workers}/{workers}" else None
+    def make(name: str, queue: str, cpu: str, priority: int = 0) -> None:
+        kueue.make("workloads", workload(name, queue, cpu, priority), namespace.name)
 
-        return namespace.wait("edljobs", look, within_s=300.0)
+    def quota(cpu: float) -> None:
+        kueue.patch("clusterqueues", team, cluster_queue(team, {f: cpu}))
 
-    def mine():
-        return sorted(each for each in namespace.objects("workloads") if each.startswith("edl-"))
+    def delete(*names: str) -> None:
+        namespace.kubectl("delete", "workloads", *names, "--wait=false")
 
-    def is_admitted(name, wanted="True"):
-        def look(found):
-            return name in found and condition(found[name], "Admitted") == wanted
+    def active(name: str, is_active: bool) -> None:
+        kueue.patch("workloads", name, {"spec": {"active": is_active}}, namespace.name)
 
-        return namespace.wait("workloads", look, within_s=120.0)
+    kueue.make("resourceflavors", flavor(f))
+    kueue.make("clusterqueues", cluster_queue(team, {f: BASE}, **cohort))
+    lends = cluster_queue(others, {f: 2 * PIECE}, **cohort, preemption=reclaim)
+    kueue.make("clusterqueues", lends)
+    kueue.make("localqueues", local_queue("team", team), namespace.name)
+    kueue.make("localqueues", local_queue("others", others), namespace.name)
+    namespace.apply(job(folder))
+    one.runs(3)
 
-    namespace.apply(job("one", folder))
-    runs(3)
-    alone = mine()
-    namespace.apply(other("small", "400m", 0))
-    is_admitted("small")
-    fewer = runs(2)
-    namespace.apply(other("large", "2", 9))
-    is_admitted("large")
-    left = namespace.objects("pods", "edl.dev/job-name=one")
-    is_admitted("edl-one-base", "")  # it is another one, and waits
-    again = mine()
-    namespace.kubectl("delete", "edljob", "one")
-    namespace.wait("workloads", lambda found: set(found) == {"large", "small"})
+    # A cohort takes back what it has lent: pieces, one by one.
+    make("first", "others", "400m")
+    kueue.die()
+    one.runs(2)
+    one.is_admitted("first")
 
-    said = scheduler.read_text()
-    assert alone == ["edl-one-base", "edl-one-piece-1", "edl-one-piece-2"]
+    # The quota falls below what is used: nothing is taken, until another asks for its own.
+    quota(BASE - PIECE)
+    kueue.die()
+    make("second", "others", "100m")
+    one.runs(1)
+    one.is_admitted("second")
+    quota(BASE)
+    delete("first", "second")
+    one.runs(3)
+
+    # A piece that is deactivated costs one worker, and no other piece comes for it.
+    active("edl-one-piece-1", False)
+    kueue.die()
+    fewer = one.runs(2)
+    held_up = one.pieces()
+    active("edl-one-piece-1", True)
+    one.is_admitted("edl-one-piece-1")
+
+    # A ClusterQueue that is held and drained holds up the job; so does a LocalQueue.
+    kueue.hold("clusterqueues", team, policy="HoldAndDrain")
+    kueue.die()
+    drained = one.is_held("waits for the queue team of Kueue")
+    kueue.hold("clusterqueues", team)
+    one.status(lambda s: s.get("phase") == "Running")
+    kueue.hold("localqueues", "team", namespace.name, "HoldAndDrain")
+    kueue.die()
+    one.is_held("waits for the queue team of Kueue")
+    kueue.hold("localqueues", "team", namespace.name)
+    one.status(lambda s: s.get("phase") == "Running")
+
+    # So does a base that is deactivated.
+    active("edl-one-base", False)
+    kueue.die()
+    one.is_held("it is deactivated (spec.active of the Workload is false)")
+    active("edl-one-base", True)
+    one.status(lambda s: s.get("phase") == "Running")
+
+    # A higher priority takes all of it, once its pods are gone.
+    make("large", "team", "1200m", 9)
+    kueue.die()
+    one.is_admitted("large")
+    left = one.pods()
+    namespace.wait("edljobs", lambda jobs: jobs["one"]["spec"]["suspend"])
+    delete("large")
+    one.status(lambda s: s.get("phase") == "Running")
+
+    (folder / "go").touch()
+    done = one.status(lambda s: s.get("phase") == "Succeeded", within_s=240.0)
+    one.workloads(lambda found: not found)
+
+    assert held_up == {"1": False, "2": True}
+    assert left == []
     assert (fewer["restarts"], fewer["masters"]) == (0, 1)
-    assert [phase(pod) for pod in left.values() if phase(pod) == "Running"] == []
-    assert again == ["edl-one-base"]
-    assert said.count("one: is suspended, it waits for the queue team of Kueue: evicted") == 1
+    assert (done["restarts"], done["masters"]) == (0, 5)
+    assert_exact(folder / "one", RECORDS, EPOCHS)
+    assert "evicted (ClusterQueueStopped)" in drained["message"]
+    assert "edl-one-base gives its quota back" in said.read_text()

@@ -364,11 +364,10 @@ def _variable(name: str) -> str:
 
 
 def images() -> dict[str, Object]:
-    """Return the images that process nodes know: this environment and checkout, and a pause.
+    """Return the images that process nodes know: this environment and checkout, a pause, and Kueue.
 
     A pod's root holds this machine's root file system only: what lies on another is bound.
     """
-    machine = Path("/").stat().st_dev
     needed = {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
     env = {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
@@ -376,9 +375,16 @@ def images() -> dict[str, Object]:
         "PYTHONPATH": str(ROOT / ".pythonpath"),
         "OMP_NUM_THREADS": "1",  # many pods, few cores
     }
-    binds = sorted(str(path) for path in needed if path.stat().st_dev != machine)
-    pause = {"env": {}, "entrypoint": ["sleep", "infinity"]}
-    return {IMAGE: {"env": env, "binds": binds}, "registry.k8s.io/pause:3.10": pause}
+    return {
+        IMAGE: {"env": env, "binds": _elsewhere(needed)},
+        "registry.k8s.io/pause:3.10": {"env": {}, "entrypoint": ["sleep", "infinity"]},
+        "kueue": {"env": {}, "binds": _elsewhere({kit()})},
+    }
+
+
+def _elsewhere(needed: set[Path]) -> list[str]:
+    machine = Path("/").stat().st_dev
+    return sorted(str(path) for path in needed if path.stat().st_dev != machine)
 
 
 def why_not() -> str:
