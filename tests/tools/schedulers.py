@@ -42,12 +42,31 @@ def _inside(here: Namespace, it: Object) -> Object:
 
 def deployment() -> Object:
     """Return the scheduler's Deployment of the manifests, in this environment's image."""
-    made: Object = yaml.safe_load((MANIFESTS / "scheduler/deployment.yaml").read_text())
-    labels = {"app.kubernetes.io/name": "edl", "app.kubernetes.io/component": "scheduler"}
+    made = _deployment("scheduler", MANIFESTS / "scheduler/deployment.yaml")
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    container["args"] += ["--every", "1"]
+    return made
+
+
+def controller(folder: Path) -> Object:
+    """Return that of the controller, which lets EdlJobs mount this folder."""
+    made = _deployment("controller", BASE / "controller.yaml")
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    (allow,) = (each for each in container["env"] if each["name"] == "EDL_ALLOW")
+    allow["value"] = yaml.safe_dump({"mounts": [f"{folder}*"]})
+    return made
+
+
+def _deployment(component: str, path: Path) -> Object:
+    (made,) = (
+        each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == "Deployment"
+    )
+    labels = {"app.kubernetes.io/name": "edl", "app.kubernetes.io/component": component}
     made["metadata"]["labels"] = labels
     (container,) = made["spec"]["template"]["spec"]["containers"]
-    container |= {"image": IMAGE, "args": [*container["args"], "--every", "1"]}
-    return made
+    container["image"] = IMAGE
+    found: Object = made
+    return found
 
 
 @contextlib.contextmanager
