@@ -16,6 +16,7 @@ from tools import kube
 from tools.kube_api import Object
 from tools.kube_namespace import Namespace, fresh
 from tools.kube_objects import IMAGE, condition
+from tools.kueue_itself import Installed
 
 HERE = Path(__file__).parent
 # The first test's includes the start of the cluster, and maybe the building of Kubernetes.
@@ -91,6 +92,22 @@ def controller(cluster, namespace, folder, allow) -> Iterator[None]:
     code = process.wait(30.0)
     print((folder / "controller.log").read_text())
     assert code == 0
+
+
+@pytest.fixture(scope="module")
+def installed(cluster) -> Iterator[Installed]:
+    """Install Kueue itself for the tests of a file, and remove it for those of the others."""
+    kueue = Installed(cluster)
+    yield kueue
+    kueue.remove()
+
+
+@pytest.fixture
+def kueue(installed) -> Iterator[Installed]:
+    """Have Kueue without a queue, configured as its manifests have it."""
+    installed.configure()
+    yield installed
+    installed.clear()
 
 
 @pytest.hookimpl(wrapper=True)

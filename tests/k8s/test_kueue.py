@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tools import kueue_itself
 from tools.jobs import ZOO, write_records
 from tools.kube_api import Object
 from tools.kube_namespace import Namespace
 from tools.kube_objects import IMAGE, condition, phase, volumes
-from tools.kueue_itself import Installed, cluster_queue, flavor, local_queue, workload
+from tools.kueue_itself import cluster_queue, flavor, local_queue, workload
+from tools.kueue_lockstep import Itself, Played, play
+from tools.kueue_world import queued
 from tools.schedulers import install, running
 from tools.servers import assert_exact
 
@@ -23,21 +24,6 @@ from edl.scheduler.workloads import QUEUE_LABEL
 
 RECORDS, EPOCHS = 4096, 4
 BASE, PIECE = 1.5, 0.5  # CPUs: a master, a server and a worker; a worker
-
-
-@pytest.fixture(scope="module")
-def installed(cluster) -> Iterator[Installed]:
-    """Install Kueue for the tests of this file."""
-    kueue = Installed(cluster)
-    yield kueue
-    kueue.remove()
-
-
-@pytest.fixture
-def kueue(installed) -> Iterator[Installed]:
-    installed.configure()
-    yield installed
-    installed.clear()
 
 
 @pytest.fixture
@@ -226,3 +212,33 @@ def test_kueue_takes_pieces_first_then_all_and_gives_it_back_and_the_job_is_exac
     assert_exact(folder / "one", RECORDS, EPOCHS)
     assert "evicted (ClusterQueueStopped)" in drained["message"]
     assert "edl-one-base gives its quota back" in said.read_text()
+
+
+def test_the_stand_in_of_the_other_tests_does_as_kueue_itself(namespace, kueue):
+    """One story is played to both, turn by turn: all turns end alike, and so does the scheduler."""
+    cq, f = f"team-{namespace.name}", f"f-{namespace.name}"
+    jobs = [queued() for _ in range(2)]  # a base of 3.1 CPUs, and pieces of 1
+    stand_in, itself = Played(jobs[:1], 5.2), Itself(jobs[1:], 5.2, kueue, namespace)
+    kueue.make("resourceflavors", flavor(f))
+    kueue.make("clusterqueues", cluster_queue(cq, {f: 5.2}))
+    kueue.make("localqueues", local_queue("q", cq), namespace.name)
+    told = {}
+
+    def step(name: str, act: Callable[[Played], object]) -> None:
+        for world in (stand_in, itself):
+            act(world)
+        told[name] = play(stand_in, itself, lambda _: 3)
+
+    step("it begins", lambda world: None)
+    step("others take a piece", lambda world: world.other("small", 0.9, 0))
+    step("they leave", lambda world: world.leave("small"))
+    step("others take all", lambda world: world.other("large", 3.0, 9))
+    kueue.die()
+    step("they leave, too", lambda world: world.leave("large"))
+    step("a piece is deactivated", lambda world: world.activate("edl-a-piece-1", False))
+    step("it is activated", lambda world: world.activate("edl-a-piece-1", True))
+    step("the base is deactivated", lambda world: world.activate("edl-a-base", False))
+    step("the base is activated", lambda world: world.activate("edl-a-base", True))
+    step("it ends", lambda world: world.end("a"))
+
+    assert told == {}

@@ -2,8 +2,8 @@
 
 It is made by what Kueue publishes of its Workloads (conditions, admission, spec.active), not by its
 code. As there, quota is reserved for a Workload as a whole, by priority and then by age; one of
-higher priority has those of lower ones evicted, the lowest and youngest first, no more than needed;
-and what is evicted keeps its quota until its owner has given it back, here by deleting it.
+higher priority has those of lower ones evicted, the lowest and youngest first, no more than needed
+(of these, whoever need not go after the others did is left); and what is evicted keeps its quota until its owner has given it back, here by deleting it.
 """
 
 from __future__ import annotations
@@ -83,6 +83,10 @@ class Kueue:
                 break
             victims.append(each)
         if self._fits(it, [other for other in left if other not in victims]):
+            for each in victims[-2::-1]:  # whoever need not go after the last one does, stays
+                fewer = [other for other in victims if other is not each]
+                if self._fits(it, [other for other in left if other not in fewer]):
+                    victims = fewer
             for each in victims:
                 evict(each, "Preempted", "Preempted to accommodate a workload", now)
 
