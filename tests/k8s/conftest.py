@@ -17,6 +17,7 @@ from tools.kube_api import Object
 from tools.kube_namespace import Namespace, fresh
 from tools.kube_objects import IMAGE, condition
 from tools.kueue_itself import Installed
+from tools.schedulers import install, running
 
 HERE = Path(__file__).parent
 # The first test's includes the start of the cluster, and maybe the building of Kubernetes.
@@ -108,6 +109,20 @@ def kueue(installed) -> Iterator[Installed]:
     installed.configure()
     yield installed
     installed.clear()
+
+
+@pytest.fixture
+def said(namespace, folder, kueue) -> Iterator[Path]:
+    """Run a controller and a scheduler with the rights of the manifests; return what it says."""
+    install(namespace)
+    namespace.claims(folder)
+    namespace.cluster.wait(
+        "customresourcedefinitions",
+        lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
+    )
+    flags = ("--runtime", "kubernetes", "--every", "1")
+    with running(namespace, folder, *flags) as log:
+        yield log
 
 
 @pytest.hookimpl(wrapper=True)

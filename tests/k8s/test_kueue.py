@@ -6,115 +6,16 @@ after what an administrator did: the next controller finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
-import pytest
-from tools.jobs import ZOO, write_records
-from tools.kube_api import Object
-from tools.kube_namespace import Namespace
-from tools.kube_objects import IMAGE, condition, phase, volumes
-from tools.kueue_itself import cluster_queue, flavor, local_queue, workload
+from tools.kube_objects import condition
+from tools.kueue_held import EPOCHS, RECORDS, Life, job
+from tools.kueue_itself import admission_check, cluster_queue, flavor, local_queue, workload
 from tools.kueue_lockstep import Itself, Played, play
 from tools.kueue_world import queued
-from tools.schedulers import install, running
 from tools.servers import assert_exact
 
-from edl.scheduler.workloads import QUEUE_LABEL
-
-RECORDS, EPOCHS = 4096, 4
 BASE, PIECE = 1.5, 0.5  # CPUs: a master, a server and a worker; a worker
-
-
-@pytest.fixture
-def said(namespace, folder, kueue) -> Iterator[Path]:
-    """Run a controller and a scheduler with the rights of the manifests; return what it says."""
-    install(namespace)
-    namespace.claims(folder)
-    namespace.cluster.wait(
-        "customresourcedefinitions",
-        lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
-    )
-    flags = ("--runtime", "kubernetes", "--every", "1")
-    with running(namespace, folder, *flags) as log:
-        yield log
-
-
-def job(folder: Path, name: str = "one") -> Object:
-    """Return a job that goes on until the file `go` is there, and then comes to its end."""
-    small = {"requests": {"cpu": "500m", "memory": "512Mi"}}
-    about = {"name": name, "labels": {QUEUE_LABEL: "team"}}
-    spec = {
-        "image": IMAGE,
-        "suspend": True,
-        "scheduling": {},
-        "settings": {
-            "model_zoo": str(ZOO),
-            "model_def": "counting",
-            "model_params": {"delay_s": 1.0, "until": str(folder / "go")},
-            "training_data": str(write_records(folder / f"{name}.npz", RECORDS)),
-            "minibatch_size": 16,
-            "num_minibatches_per_task": 4,
-            "num_epochs": EPOCHS,
-            "use_async": True,
-            "checkpoint_dir": str(folder / name),
-        },
-        **volumes(folder),
-        "master": {"resources": small},
-        "ps": {"replicas": 1, "resources": small},
-        "worker": {"replicas": 1, "minReplicas": 1, "maxReplicas": 3, "resources": small},
-    }
-    return {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": about, "spec": spec}
-
-
-class Life:
-    """What becomes of the job `one`."""
-
-    def __init__(self, here: Namespace) -> None:
-        self._here = here
-
-    def status(self, until: Callable[[Object], object], within_s: float = 120.0) -> Object:
-        def look(jobs: dict[str, Object]) -> Object | None:
-            found = jobs["one"].get("status") or {}
-            assert phase(jobs["one"]) != "Failed", found
-            return found if until(found) else None
-
-        return self._here.wait("edljobs", look, within_s=within_s)
-
-    def runs(self, workers: int) -> Object:
-        wanted = f"{workers}/{workers}"
-        return self.status(
-            lambda s: s.get("phase") == "Running" and s.get("workersReady") == wanted
-        )
-
-    def is_held(self, why: str) -> Object:
-        """Wait until no pod of it lives, and its status says this."""
-        found = self.status(
-            lambda s: s.get("phase") == "Suspended" and why in s.get("message", "")
-        )
-        assert self.pods() == []
-        return found
-
-    def pods(self) -> list[str]:
-        found = self._here.objects("pods", "edl.dev/job-name=one")
-        return [name for name, each in found.items() if phase(each) in ("Pending", "Running")]
-
-    def workloads(self, until: Callable[[dict[str, Object]], object]) -> dict[str, Object]:
-        return self._here.wait(
-            "workloads", lambda found: [found] if until(found) else None, within_s=60.0
-        )[0]
-
-    def is_admitted(self, name: str) -> None:
-        self.workloads(lambda found: condition(found.get(name, {}), "Admitted") == "True")
-
-    def pieces(self) -> dict[str, bool]:
-        """Return whether each piece is admitted, by number."""
-        found = self._here.objects("workloads")
-        return {
-            name.rpartition("-")[2]: condition(each, "Admitted") == "True"
-            for name, each in sorted(found.items())
-            if "-piece-" in name
-        }
 
 
 def test_kueue_takes_pieces_first_then_all_and_gives_it_back_and_the_job_is_exact(
@@ -241,4 +142,75 @@ def test_the_stand_in_of_the_other_tests_does_as_kueue_itself(namespace, kueue):
     step("the base is activated", lambda world: world.activate("edl-a-base", True))
     step("it ends", lambda world: world.end("a"))
 
-    assert told == {}
+    assert told["a piece is deactivated"] == ["2 workers"]
+    assert told["others take all"][:2] == ["suspend", "drop piece"]
+    assert itself.workloads == {}
+
+
+def test_a_job_waits_for_admission_checks_and_each_piece_for_its_own(
+    namespace, kueue, said, folder
+):
+    """A check is pending, rejected, asked again, told to retry, and ready; the test plays it.
+
+    Kueue's controller is killed while checks are pending, and after one was rejected.
+    """
+    one, name, f = Life(namespace), f"nodes-{namespace.name}", f"f-{namespace.name}"
+    team = f"team-{namespace.name}"
+
+    def tell(of: str, state: str, message: str = "") -> None:
+        """Say that the check of a Workload is so, as soon as it has quota."""
+        found = one.workloads(lambda w: (w.get(of, {}).get("status") or {}).get("admissionChecks"))
+        (check,) = found[of]["status"]["admissionChecks"]
+        check |= {"state": state, "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        kueue.patch(
+            "workloads", f"{of}/status", {"status": {"admissionChecks": [check]}}, namespace.name
+        )
+
+    kueue.make("admissionchecks", admission_check(name))
+    active = {"type": "Active", "status": "True", "reason": "Active", "message": ""}
+    active["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    kueue.patch("admissionchecks", f"{name}/status", {"status": {"conditions": [active]}})
+    kueue.make("resourceflavors", flavor(f))
+    checks = {"admissionChecks": [{"name": name}]}
+    kueue.make("clusterqueues", cluster_queue(team, {f: 2.5}, admissionChecksStrategy=checks))
+    kueue.make("localqueues", local_queue("team", team), namespace.name)
+    namespace.apply(job(folder))
+
+    one.is_held(f"the check {name} is Pending")
+    kueue.die()
+    tell("edl-one-base", "Rejected", "no machines")
+    kueue.die()
+    rejected = one.says(f"the check {name} is Rejected no machines")
+    kueue.patch("workloads", "edl-one-base", {"spec": {"active": True}}, namespace.name)
+    first = one.workloads(lambda found: is_pending(found.get("edl-one-base")))
+    tell("edl-one-base", "Retry")
+    again = first["edl-one-base"]["metadata"]["uid"]
+    one.workloads(
+        lambda found: is_pending(it := found.get("edl-one-base")) and it["metadata"]["uid"] != again
+    )
+    tell("edl-one-base", "Ready")
+    one.runs(1)
+    before = one.workloads(
+        lambda found: all(is_pending(found.get(f"edl-one-piece-{k}")) for k in (1, 2))
+    )
+    tell("edl-one-piece-1", "Ready")
+    one.runs(2)
+    after = namespace.objects("workloads")
+    tell("edl-one-piece-2", "Ready")
+    one.is_admitted("edl-one-piece-2")
+    (folder / "go").touch()
+    one.status(lambda s: s.get("phase") == "Succeeded")
+    one.workloads(lambda found: not found)
+
+    uids = [{n: each["metadata"]["uid"] for n, each in found.items()} for found in (before, after)]
+    assert uids[0] == uids[1]  # none was begun anew
+    assert "it is deactivated" in rejected["message"]
+    assert_exact(folder / "one", RECORDS, EPOCHS)
+
+
+def is_pending(found):
+    """Tell whether a Workload has quota, and waits for its checks."""
+    checks = ((found or {}).get("status") or {}).get("admissionChecks") or []
+    return [each["state"] for each in checks] == ["Pending"] and (
+        condition(found, "QuotaReserved") == "True"
+    )

@@ -33,7 +33,8 @@ def job(folder, name):
             "use_async": True,
             "checkpoint_dir": str(folder / name),
         },
-        **{**volumes(folder), "jobVolume": {"persistentVolumeClaim": {"claimName": name}}},
+        **volumes(folder),
+        "jobVolume": {"persistentVolumeClaim": {"claimName": name}},
         "master": {"resources": small},
         "ps": {"replicas": 1, "resources": small},
         "worker": {"replicas": 1, "minReplicas": 1, "maxReplicas": 2, "resources": small},
@@ -82,8 +83,10 @@ def test_a_job_of_15_minutes_is_exact_though_tokens_live_10(cluster, namespace, 
     namespace.kubectl("delete", "pod", min(before), "--grace-period=0", "--force", "--wait=false")
     namespace.wait(
         "pods",
-        lambda pods: sum(phase(each) == "Running" for each in pods.values()) == 2
-        and pods.keys() - before.keys(),
+        lambda pods: (
+            sum(phase(each) == "Running" for each in pods.values()) == 2
+            and pods.keys() - before.keys()
+        ),
         labels=mine,
     )
     namespace.apply(job(folder, "late"))

@@ -1,9 +1,11 @@
 """A small stand-in of Kueue: one queue with a quota, which admits, preempts and says why not.
 
 It is made by what Kueue publishes of its Workloads (conditions, admission, spec.active), not by its
-code. As there, quota is reserved for a Workload as a whole, by priority and then by age; one of
-higher priority has those of lower ones evicted, the lowest and youngest first, no more than needed
-(of these, whoever need not go after the others did is left); and what is evicted keeps its quota until its owner has given it back, here by deleting it.
+code; tests/k8s/test_kueue.py holds it to Kueue itself. As there, quota is reserved for a Workload
+as a whole, by priority and then by age; one of higher priority has those of lower ones evicted, the
+lowest and youngest first, no more than needed (of these, whoever need not go after the others did
+is left); and what is evicted keeps its quota until its owner has given it back, here by deleting
+it.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class Installed:
         text = (kit() / "kueue.yaml").read_text().replace("@BIN@", str(kit()))
         found = {(each["kind"], each["metadata"]["name"]): each for each in _load(text)}
         self._config: Object = found.pop(("ConfigMap", _CONFIG))
-        self._plain: Object = yaml.safe_load(self._config["data"][_FILE])
-        self._plain["leaderElection"] |= _LEASE
+        self.plain: Object = yaml.safe_load(self._config["data"][_FILE])
+        self.plain["leaderElection"] |= _LEASE
         self._changes: Mapping[str, Any] = {}
         self._apply(*found.values(), self._configured({}))
         self._answers()
@@ -104,7 +104,7 @@ class Installed:
         )
 
     def _configured(self, changes: Mapping[str, Any]) -> Object:
-        text = yaml.safe_dump({**self._plain, **changes})
+        text = yaml.safe_dump({**self.plain, **changes})
         return {**self._config, "data": {_FILE: text}}
 
     def _answers(self) -> None:
@@ -127,7 +127,9 @@ class Installed:
                 return call()
             except (*UNREACHABLE, ApiError) as error:
                 away = not isinstance(error, ApiError) or "failed calling webhook" in str(error)
-                missing = isinstance(error, ApiError) and error.code == 404 and "page not" in str(error)
+                missing = (
+                    isinstance(error, ApiError) and error.code == 404 and "page not" in str(error)
+                )
                 if time.monotonic() > deadline or not (away or missing):
                     raise
             pause.wait(RETRY_S)
@@ -156,6 +158,11 @@ def cluster_queue(name: str, quota: Mapping[str, float], **spec: Any) -> Object:
 
 def local_queue(name: str, of: str) -> Object:
     return _made("LocalQueue", name, {"clusterQueue": of})
+
+
+def admission_check(name: str) -> Object:
+    """Return a check that no controller of Kueue's looks after."""
+    return _made("AdmissionCheck", name, {"controllerName": "edl.dev/test"})
 
 
 def workload(name: str, queue: str, cpu: str, priority: int = 0) -> Object:

@@ -134,9 +134,7 @@ class Itself(Played):
                 raise
 
 
-def play(
-    stand_in: Played, itself: Itself, wish: Callable[[str], int], most: int = 20
-) -> list[str]:
+def play(stand_in: Played, itself: Itself, wish: Callable[[str], int], most: int = 20) -> list[str]:
     """Let both worlds come to rest, turn by turn alike; return what the scheduler did."""
     before = len(stand_in.done)
     for _ in range(most):
