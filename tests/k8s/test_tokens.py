@@ -62,7 +62,7 @@ def test_a_job_of_15_minutes_is_exact_though_tokens_live_10(cluster, namespace, 
     request = {"spec": {"audiences": [], "expirationSeconds": TOKEN_S}}
     path = path_of("serviceaccounts", namespace.name, "edl-controller/token")
     first = cluster.api_as(cluster.api.call("POST", path, request)["status"]["token"])
-    asks = path_of("edljobs", namespace.name)
+    asks = path_of("pods", namespace.name)
     first.call("GET", asks)
 
     def are_so(until, within_s=240.0):

@@ -59,6 +59,22 @@ class Installed:
         pods = path_of("pods", HOME, labelSelector=LABEL, gracePeriodSeconds="0")
         self._api.call("DELETE", pods)
 
+    def leads(self) -> None:
+        """Wait until a controller of it acts: after `die` its webhooks answer seconds before.
+
+        A Workload that is deleted and made anew under its name in between is never admitted: Kueue
+        0.17 counts the old one until it ends.
+        """
+        (pod,) = self._one_pod()
+        self._cluster.wait(
+            "leases",
+            lambda found: any(
+                (each["spec"].get("holderIdentity") or "").startswith(pod)
+                for each in found.values()
+            ),
+            namespace=HOME,
+        )
+
     def hold(self, resource: str, name: str, namespace: str = "", policy: str = "None") -> None:
         """Set the stopPolicy of a queue, such as HoldAndDrain."""
         self.patch(resource, name, {"spec": {"stopPolicy": policy}}, namespace)
@@ -107,14 +123,18 @@ class Installed:
         text = yaml.safe_dump({**self.plain, **changes})
         return {**self._config, "data": {_FILE: text}}
 
+    def _one_pod(self) -> list[str]:
+        """Return the name of its one pod, as soon as that runs."""
+
+        def look(pods: dict[str, Object]) -> list[str] | None:
+            is_one = [phase(each) for each in pods.values()] == ["Running"]
+            return list(pods) if is_one else None
+
+        return self._cluster.wait("pods", look, namespace=HOME, labels=LABEL)
+
     def _answers(self) -> None:
         """Wait until one pod of it is there, and its webhooks have their certificate."""
-        self._cluster.wait(
-            "pods",
-            lambda pods: [phase(each) for each in pods.values()] == ["Running"],
-            namespace=HOME,
-            labels=LABEL,
-        )
+        self._one_pod()
         probe = {"apiVersion": _API, "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
         path = path_of("resourceflavors", dryRun="All")
         self._tried(lambda: self._api.call("POST", path, probe))
