@@ -86,7 +86,9 @@ class Installed:
 
     def make(self, resource: str, it: Object, namespace: str = "") -> Object:
         """Make an object, as soon as Kueue's webhooks answer."""
-        return self._tried(lambda: self._api.call("POST", path_of(resource, namespace), it))
+        path = path_of(resource, namespace)
+        made: Object = self._tried(lambda: self._api.call("POST", path, it))
+        return made
 
     def clear(self) -> None:
         """Delete all queues, flavors, cohorts and checks, whatever is in them."""
