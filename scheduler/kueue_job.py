@@ -12,6 +12,8 @@
   job is over. No other piece is asked for in the place of one that is.
 - A piece that waits goes only where fewer workers than are admitted were planned for long: what
   Kueue has begun for it, such as a ProvisioningRequest, would begin anew.
+- A Workload of which Kueue says nothing for long is made anew: one that is deleted and made under
+  its name while Kueue's controller begins is never looked at, since 0.17 counts the old one.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from .place import seconds
 OVER = ("Succeeded", "Failed")
 _PENDING_S = 60.0  # of a piece that is not admitted, until no more workers are planned than may be
 _STEADY_S = 120.0  # that nobody has planned for a piece that waits, until it goes; a guess
+_UNHEARD_S = 30.0  # without a word of Kueue's, until a Workload is made anew; it takes milliseconds
 _EVICTIONS = 3  # by PodsReadyTimeout, until a job is held
 
 
@@ -48,6 +51,11 @@ class Patience:
         """Begin a round; whoever is not named in it begins anew."""
         self._now = now
         self._before, self._since = self._since, {}
+
+    def is_unheard(self, workload: Object) -> bool:
+        """Tell whether Kueue has said nothing of a Workload for long."""
+        age = self._now - seconds(workload["metadata"]["creationTimestamp"])
+        return age > _UNHEARD_S and workloads.is_unheard(workload)
 
     def is_over(self, piece: Object) -> bool:
         """Tell whether a piece, which is not planned for, was so in all rounds for long."""
@@ -144,8 +152,9 @@ class KueueJob:
                 return []
             return [self._make(workloads.base(self.job, self._sets, version))]
         gone = [each for each in self._pieces if not self._stays(each)]
-        if self._base is not None and self._is_to_go(self._base):
-            gone.append(self._base)
+        base = self._base
+        if base is not None and (self._is_to_go(base) or patience.is_unheard(base)):
+            gone.append(base)
         return self._drops(gone, not self._lives)
 
     def flavors(self) -> dict[str, set[str]]:
@@ -206,7 +215,8 @@ class KueueJob:
         if planned is None or planned >= gate.workers + gate.held_up:
             idle = []
         idle = [each for each in idle if patience.is_over(each)]
-        steps = self._drops([*idle, *spare], True)
+        unheard = [each for each in live if each not in idle and patience.is_unheard(each)]
+        steps = self._drops([*idle, *unheard, *spare], True)
         steps += self._drops(dead, needed <= len(admitted) - len(spare))
         taken = {workloads.index_of(each) for each in self._pieces}
         indices = [k for k in range(1, room + len(taken) + 1) if k not in taken]

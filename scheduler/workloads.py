@@ -123,6 +123,11 @@ def flavors(workload: Object) -> dict[str, set[str]]:
     return {each["name"]: set((each.get("flavors") or {}).values()) for each in sets}
 
 
+def is_unheard(workload: Object) -> bool:
+    """Tell whether Kueue has said nothing of it."""
+    return is_active(workload) and not (workload.get("status") or {}).get("conditions")
+
+
 def is_reserved(workload: Object) -> bool:
     """Tell whether it has quota, be it that checks go on."""
     return _condition(workload, "QuotaReserved").get("status") == "True"

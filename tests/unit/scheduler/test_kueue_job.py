@@ -278,3 +278,30 @@ def test_a_taint_of_a_flavor_that_pods_do_not_bear_is_told_with_its_toleration(s
     assert bool(says(world)) == bool(lacks)
     if lacks:
         assert says(world).endswith(f"add {lacks} to spec.master.tolerations")
+
+
+# -- what Kueue never looks at
+
+
+def test_a_base_and_a_piece_of_which_kueue_says_nothing_are_made_anew():
+    """Kueue 0.17 passes by what was made under the name of another while it began."""
+    world = World([queued()], quota=FULL)
+    world.round()
+    base = uids(world)
+    world.round()
+    assert uids(world) == base
+    world.now += 30.0
+    world.round()
+    world.round()
+    assert (uids(world).keys(), uids(world) == base) == (base.keys(), False)
+
+    world.settle(lambda _: 3)
+    world.round(lambda _: 4)
+    (late,) = uids(world).keys() - {"edl-a-base", "edl-a-piece-1", "edl-a-piece-2"}
+    before = uids(world)
+    world.now += 30.0
+    world.round(lambda _: 4)
+    world.round(lambda _: 4)
+
+    assert uids(world).keys() == before.keys()
+    assert {name for name, uid in uids(world).items() if uid != before[name]} == {late}
