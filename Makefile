@@ -62,6 +62,7 @@ kubernetes: $(VENV)/.installed ## Build what test-k8s runs, where there is none 
 	PYTHON=$(abspath $(BIN)/python) tests/k8s/cluster/kit/make.sh
 
 test-k8s: $(VENV)/.installed ## Start a Kubernetes cluster on this machine, pass the tests on it (root, Debian)
+	$(BIN)/edl kernels --optimizer sgd  # or the first jobs' servers would: minutes, three at a time
 	$(BIN)/python -m pytest -q -m "k8s and not slow" -n 3 --dist worksteal $(AGAIN) $(or $(TESTS),tests/k8s)
 
 $(VENV)/.ui: $(VENV)/.installed

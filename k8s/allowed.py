@@ -28,7 +28,7 @@ from .names import CONTAINER
 
 _MASTER_CLASS = "edl-master"
 _OWN_LABELS = ("edl.dev/", "app.kubernetes.io/")  # which a podTemplate does not change
-_OWN_VOLUMES = {"job", "shm", "settings", "checked", "no-token"}
+_OWN_VOLUMES = {"job", "scratch", "shm", "settings", "checked", "no-token"}
 _KUBERNETES = re.compile(
     r"([a-z0-9.-]+\.)?(kubernetes|k8s)\.io/.*"
 )  # "*" does not mean its own taints

@@ -16,6 +16,7 @@ from .api import Object
 
 TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 _OF_JOB = ("job", "settings")  # volumes of a master that the check reads
+_FOLDERS = ("job", "scratch")  # the job's folder, of whoever has which
 
 
 def confined(
@@ -35,7 +36,9 @@ def confined(
     spec, main, check = made["spec"], pods.container_of(made), pods.container_of(worker)
     for probe in ("startupProbe", "livenessProbe", "ports"):
         del check[probe]
-    theirs = {each["name"]: each for each in worker["spec"]["volumes"] if each["name"] != "job"}
+    theirs = {
+        each["name"]: each for each in worker["spec"]["volumes"] if each["name"] not in _FOLDERS
+    }
     for each in spec["volumes"]:
         if theirs.get(each["name"], each) != each:
             raise UsageError(
@@ -47,7 +50,7 @@ def confined(
     spec["volumes"] += [*theirs.values(), *own]
     checked = {"name": "checked", "mountPath": pods.CHECKED_DIR}
     check["volumeMounts"] = [
-        *(each for each in check["volumeMounts"] if each["name"] != "job"),
+        *(each for each in check["volumeMounts"] if each["name"] not in _FOLDERS),
         *({**each, "readOnly": True} for each in main["volumeMounts"] if each["name"] in _OF_JOB),
         checked,
         # where there is a mount already, no token is mounted

@@ -317,6 +317,8 @@ def _volumes(settings: JobSettings, component: str) -> list[dict[str, Any]]:
         if settings.job_volume:
             source = names.volume(settings.job_volume, "--job_volume")
         found.append({"name": "job", **source})
+    else:
+        found.append({"name": "scratch", "emptyDir": {}})
     if component == "master":
         name = names.object_name(settings.job_name)
         found.append({"name": "settings", "configMap": {"name": name}})
@@ -331,6 +333,8 @@ def _mounts(settings: JobSettings, component: str) -> list[dict[str, Any]]:
         if settings.job_volume:
             mount["subPath"] = job_path(settings, component)
         found.append(mount)
+    else:  # what it derives of the data: its user may make no folder in an image's root
+        found.append({"name": "scratch", "mountPath": JOB_DIR})
     if component == "master":
         found.append({"name": "settings", "mountPath": SETTINGS_DIR, "readOnly": True})
     return found

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from edl.common.errors import UsageError
 from edl.common.settings import JobSettings
 from edl.k8s import names, objects, pods
+from edl.k8s.confined import confined
 from edl.runtime.base import Replica
 
 
@@ -146,6 +147,24 @@ def test_the_job_volume_is_mounted_where_the_books_are():
         assert volumes["job"]["persistentVolumeClaim"] == {"claimName": "books"}
         assert mounts["job"] == {"name": "job", "mountPath": pods.JOB_DIR, "subPath": "edl-demo"}
     assert "job" not in {v["name"] for v in found["worker"]["spec"]["volumes"]}
+
+
+@pytest.mark.parametrize("strategy", ["ps", "allreduce", "hybrid"])
+@pytest.mark.parametrize("more", [{}, {"job_volume": "claim_name=c"}])
+def test_every_process_may_write_into_its_jobs_folder(strategy, more):
+    """User 1000 of an image makes no folder in its root.
+
+    Seen once, on a kubelet: workers keep there what they saw of the data, and all failed.
+    """
+    made = pods.templates(settings(strategy=strategy, **more))
+    kept = confined(made, "uid", "edl:2", "Always", ())
+
+    for role, each in [*made.items(), ("master", kept)]:
+        volumes = {volume["name"] for volume in each["spec"]["volumes"]}
+        for container in [*each["spec"].get("initContainers", []), *each["spec"]["containers"]]:
+            mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+            assert mounts.get(pods.JOB_DIR) in volumes, (role, container["name"])
+            assert len(mounts) == len(container["volumeMounts"])
 
 
 def test_a_servers_kernels_lie_in_the_job_volume():
