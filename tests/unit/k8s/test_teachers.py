@@ -66,7 +66,9 @@ def test_the_pod_of_a_teacher_is_made_as_that_of_other_replicas():
     assert {"secretKeyRef": {"name": "edl-demo", "key": "identity"}} == env["EDL_IDENTITY"]
     assert {"fieldRef": {"fieldPath": "status.podIP"}} == env["EDL_HOST"]
     assert [{"name": "registry"}] == spec["imagePullSecrets"]
-    assert ["/weights", "/dev/shm", pods.JOB_DIR] == [each["mountPath"] for each in container["volumeMounts"]]
+    assert ["/weights", "/dev/shm", pods.JOB_DIR] == [
+        each["mountPath"] for each in container["volumeMounts"]
+    ]
     assert {"startupProbe", "livenessProbe"} <= container.keys()
 
 
