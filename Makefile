@@ -28,6 +28,9 @@ FAST := $(addprefix tests/unit/, api goodput chaos/test_schedule.py chaos/test_i
 	$(patsubst %,worker/test_%.py, batch_rule batches leaving slices tasks))
 # For test-ui, out of the npm registry: finds what a page withholds from those who cannot see it.
 AXE ?= axe-core@4.14.1
+# A real S3 server, versitygw. Without the file the tests of S3 use a mock.
+S3_SERVER ?= $(abspath $(lastword $(wildcard ../shared/s3/versitygw-*-linux-amd64.tar.zst)))
+export S3_SERVER
 
 .PHONY: help demo fast test kubernetes test-k8s test-ui lint format docs map bench protos release clean
 

@@ -11,7 +11,7 @@ from tools import s3
 from tools.jobs import Job, send, write_records
 
 pytest.importorskip("s3fs")
-pytest.importorskip("moto.server")
+pytest.importorskip("boto3")
 
 RECORDS, EPOCHS = 1600, 2
 LOOK = """
@@ -66,8 +66,11 @@ def done(job, part):
     )
 
 
-def test_a_job_whose_state_is_in_a_bucket_survives_kills_and_is_gone_on_with(tmp_path, monkeypatch):
-    with s3.server("bucket") as variables:
+@pytest.mark.parametrize("server", s3.both())
+def test_a_job_whose_state_is_in_a_bucket_survives_kills_and_is_gone_on_with(
+    server, tmp_path, monkeypatch
+):
+    with s3.server("bucket", server) as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         with job_of(tmp_path / "first") as job:

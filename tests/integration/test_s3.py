@@ -1,0 +1,77 @@
+"""The S3 servers of the tests: side by side, and gone with whoever started them."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tools import s3
+
+pytest.importorskip("boto3")
+
+END_S = 60.0
+STARTS = """
+import os, psutil, signal, sys
+from tools import s3
+
+with s3.server("bucket", sys.argv[1]) as variables:
+    print(psutil.Process().children()[0].pid, variables["AWS_ENDPOINT_URL"], flush=True)
+    input()
+"""
+both = pytest.mark.parametrize("kind", s3.both())
+
+
+@both
+def test_servers_side_by_side_have_objects_of_their_own(kind):
+    with (
+        s3.server("bucket", kind) as one,
+        s3.server("bucket", kind) as other,
+        s3.client(one) as mine,
+        s3.client(other) as theirs,
+    ):
+        mine.put_object(Bucket="bucket", Key="a/b", Body=b"mine")
+        theirs.put_object(Bucket="bucket", Key="c", Body=b"theirs")
+        keys = [
+            [each["Key"] for each in client.list_objects_v2(Bucket="bucket")["Contents"]]
+            for client in (mine, theirs)
+        ]
+
+    assert [["a/b"], ["c"]] == keys
+
+
+@both
+def test_a_server_ends_with_the_process_that_started_it_even_when_that_is_killed(kind, tmp_path):
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTS, kind],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "TMPDIR": str(tmp_path),  # who is killed removes nothing
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with starter:
+        pid, url = starter.stdout.readline().split()
+        server = os.pidfd_open(int(pid))
+        starter.send_signal(signal.SIGKILL)
+
+        assert select.select([server], [], [], END_S)[0], f"{url} is still served"
+        os.close(server)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))).close()
+
+
+def test_the_real_server_refuses_whoever_does_not_know_its_secret():
+    if s3.archive() is None:
+        pytest.skip(s3.LACKING)
+    with s3.server("bucket", s3.REAL) as variables:
+        wrong = variables | {"AWS_SECRET_ACCESS_KEY": "another"}
+
+        with s3.client(wrong) as client, pytest.raises(Exception, match="SignatureDoesNotMatch"):
+            client.list_objects_v2(Bucket="bucket")
