@@ -36,7 +36,7 @@ from fsspec.asyn import AsyncFileSystem
 from benchmarks import training
 from benchmarks.measure import Sample, alternate, cpu_s, ratio, sample, spread, table
 from edl.common.order import order
-from edl.data import files as data_files
+from edl.data import ranges
 from edl.data.csv import csv_reader
 from edl.data.files import DataFile
 from edl.data.kernels import masked_crc32c
@@ -331,10 +331,10 @@ def remote(folder: Path, rounds: int) -> str:
     """Open a CSV, by one request at a time and by several."""
     path = folder / "far.csv"
     write_csv(columns(8 * ROWS[14], 14), path)
-    several = data_files._AT_ONCE
+    several = ranges.AT_ONCE
 
     def index(at_once: int) -> Sample:
-        data_files._AT_ONCE = at_once
+        ranges.AT_ONCE = at_once
         nbytes = path.stat().st_size / 1e6
         reader = csv_reader([DataFile(Far(), str(path), f"far://{path}")])
         return sample(nbytes, lambda: reader.sources())
@@ -346,7 +346,7 @@ def remote(folder: Path, rounds: int) -> str:
     try:
         found = alternate(variants, rounds)
     finally:
-        data_files._AT_ONCE = several
+        ranges.AT_ONCE = several
     return table(found, ["1 request at a time"], ("MB/s", 1.0), ("CPU ms per MB", 1e3))
 
 

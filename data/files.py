@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -30,12 +30,10 @@ from fsspec.implementations.local import LocalFileSystem
 from numpy.typing import NDArray
 
 from ..common.errors import DataError
+from . import ranges
 
 JOB_DIR_VARIABLE = "EDL_JOB_DIR"
 _COPY_NBYTES = 1 << 20
-# Of an object store: a request of so many bytes, and so many requests at once. A guess: a
-# connection gives some 100 MB/s after some 50 ms, so that a longer request gains little.
-_RANGE_NBYTES, _AT_ONCE = 8 << 20, 8
 _BUFFER_NBYTES = 4 << 20  # of what is read piece by piece; fsspec's own is 5 MiB
 # What file systems tell of a file that is another one when its content is.
 _TELLING = "mtime LastModified last_modified updated modified created ETag etag generation md5Hash"
@@ -69,10 +67,10 @@ class DataFile:
 
     def at_once(self, nbytes: int) -> int:
         """Return how much to read at once of a whole file: `nbytes`, or more from afar."""
-        return _AT_ONCE * _RANGE_NBYTES if self._in_ranges else nbytes
+        return ranges.AT_ONCE * ranges.RANGE_NBYTES if self._in_ranges else nbytes
 
-    def open(self, buffering: int = -1) -> BinaryIO:
-        """Open the bytes, seekable.
+    def open(self, buffering: int = -1, ahead: Sequence[ranges.Span] = ()) -> BinaryIO:
+        """Open the bytes, seekable; of a file in an object store have those of `ahead` come.
 
         Raises DataError where they cannot be opened or are others by now.
         """
@@ -81,9 +79,11 @@ class DataFile:
                 self._compare(told := self._told())
                 if not self._in_ranges:
                     return cast(BinaryIO, self.fs.open(self.path, "rb"))
-                ranges = _Ranges(self.fs, self.path, told[0])
+                if ahead:
+                    return cast(BinaryIO, ranges.Ahead(self.fs, self.path, told[0], ahead))
+                raw = ranges.Ranges(self.fs, self.path, told[0])
                 return cast(
-                    BinaryIO, io.BufferedReader(ranges, _BUFFER_NBYTES) if buffering else ranges
+                    BinaryIO, io.BufferedReader(raw, _BUFFER_NBYTES) if buffering else raw
                 )
             stream = open(self.path, "rb", buffering)  # noqa: SIM115 (the caller closes it)
         except OSError as error:
@@ -151,46 +151,6 @@ class DataFile:
             self._seen = seen
         elif self._seen != seen:
             raise _changed(self, self._seen, seen)
-
-
-class _Ranges(io.RawIOBase):
-    """A file of a remote file system, read in ranges: as many as are asked for, several at once."""
-
-    def __init__(self, fs: Any, path: str, size: int) -> None:
-        self._fs, self._path, self._size, self._at = fs, path, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer. Raises OSError where the store gives other bytes than it was asked for."""
-        target = memoryview(buffer).cast("B")
-        end = min(self._size, self._at + len(target))
-        starts = list(range(self._at, end, _RANGE_NBYTES))
-        ends = [min(end, start + _RANGE_NBYTES) for start in starts]
-        paths = [self._path] * len(starts)
-        # A timeout is the file system's own, as for all that it does.
-        parts = self._fs.cat_ranges(paths, starts, ends, batch_size=_AT_ONCE, on_error="raise")
-        for start, stop, part in zip(starts, ends, parts, strict=True):
-            if len(part) == self._size:  # the range was not heeded
-                part = part[start:stop]
-            if len(part) != stop - start:
-                raise OSError(f"{len(part)} bytes came where {stop - start} were asked for")
-            target[start - self._at : stop - self._at] = part
-        read = max(0, end - self._at)
-        self._at += read
-        return read
 
 
 def _stamp(status: os.stat_result) -> list[Any]:

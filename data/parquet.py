@@ -168,14 +168,30 @@ class ParquetFile:
 
     def _group(self, group: int) -> Group:
         def decode() -> Any:
-            with self._file.open() as stream:
-                remote = not self._file.is_local  # then few long reads, not one for each column
-                opened = self._parquet.ParquetFile(
-                    stream, metadata=self._metadata, pre_buffer=remote
-                )
-                return opened.read_row_group(group, columns=self._wanted, use_threads=False)
+            with self._file.open(ahead=self._spans(group)) as stream:
+                opened = self._parquet.ParquetFile(stream, metadata=self._metadata)
+                # From afar the first columns are decoded while others come.
+                threads = not self._file.is_local
+                return opened.read_row_group(group, columns=self._wanted, use_threads=threads)
 
         return self._decoded.get(self._file, f"{group}-{self._kind}", decode)
+
+    def _spans(self, group: int) -> list[tuple[int, int]]:
+        """Return where the chunks of the wanted columns lie in the file."""
+        wanted, found = set(self._wanted), []
+        chunks = self._metadata.row_group(group)
+        for chunk in map(chunks.column, range(chunks.num_columns)):
+            path = chunk.path_in_schema
+            if path in wanted or any(path[:at] in wanted for at in _dots(path)):
+                start = chunk.data_page_offset
+                if chunk.has_dictionary_page:
+                    start = min(start, chunk.dictionary_page_offset)
+                found.append((start, start + chunk.total_compressed_size))
+        return found
+
+
+def _dots(path: str) -> list[int]:
+    return [at for at, sign in enumerate(path) if sign == "."]
 
 
 def _null_counts(groups: Sequence[Any], names: set[str]) -> Counter[str]:

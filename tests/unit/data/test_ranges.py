@@ -10,7 +10,7 @@ import pytest
 from fsspec.asyn import AsyncFileSystem
 
 from edl.common.errors import DataError
-from edl.data import files
+from edl.data import ranges
 from edl.data.csv import csv_reader
 from edl.data.files import DataFile
 
@@ -42,8 +42,8 @@ class Store(AsyncFileSystem):
 
 @pytest.fixture(autouse=True)
 def short_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_RANGE_NBYTES", 1000)
-    monkeypatch.setattr(files, "_AT_ONCE", 4)
+    monkeypatch.setattr(ranges, "RANGE_NBYTES", 1000)
+    monkeypatch.setattr(ranges, "AT_ONCE", 4)
 
 
 @pytest.mark.parametrize("heeds", [True, False])
