@@ -18,12 +18,14 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from ..common import background
 from .arrow import Converter
 from .arrow_values import Column, View
-from .files import DataFile, cache_folder, kept
+from .files import DataFile, cache_folder, kept_path, put
 
 log = logging.getLogger(__name__)
 
@@ -57,69 +59,148 @@ class Decoded:
     """The row groups of all files of a reader, in files of at most `limit` bytes together."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
         self._groups: OrderedDict[tuple[str, str], Group] = OrderedDict()
-        self._held = self._room = 0  # bytes in memory; bytes that may be written unasked
+        self._held = 0  # bytes in memory
         self._lock = threading.Lock()
-        self._temporary: Path | None = None
+        self._disk = _Disk(limit)
+        self._writing: tuple[str, str] | None = None  # the group that is being written
         self._warned = False
+        weakref.finalize(self, self._disk.close)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Decoded, (self._limit,)
+        return Decoded, (self._disk.limit,)
 
     def get(self, file: DataFile, kind: str, decode: Callable[[], Any]) -> Group:
         """Return the row group that `kind` names, by `decode` where nobody has decoded it yet."""
         key = (file.name, kind)
         with self._lock:
             if key not in self._groups:
-                self._groups[key] = group = self._load(file, kind, decode)
-                self._held += group.nbytes
+                self._map_written(wait=True)  # so that one is in memory and not two
+                self._hold(key, self._load(file, key, decode))
                 while len(self._groups) > 1 and (
                     self._held > _HELD_NBYTES or len(self._groups) > _MAPPED
                 ):
                     self._held -= self._groups.popitem(last=False)[1].nbytes
+            else:
+                self._map_written(wait=False)
             self._groups.move_to_end(key)
             return self._groups[key]
 
-    def _load(self, file: DataFile, kind: str, decode: Callable[[], Any]) -> Group:
+    def _hold(self, key: tuple[str, str], group: Group) -> None:
+        if key in self._groups:
+            self._held -= self._groups[key].nbytes
+        self._groups[key] = group
+        self._held += group.nbytes
+
+    def _load(self, file: DataFile, key: tuple[str, str], decode: Callable[[], Any]) -> Group:
+        """Return a group that is there, or else one in memory, which is being written by now."""
         import pyarrow
 
-        made: list[Any] = []
-
-        def make(to: Path) -> None:
-            made.append(decode())
-            if made[0].nbytes > self._room:
-                # Others fill the same folder: so look again when a part of what is left is full.
-                self._room = _make_room(to.parent, made[0].nbytes, self._limit) // 4
-            self._room -= made[0].nbytes
-            table = made[0].unify_dictionaries().combine_chunks()
-            with (
-                pyarrow.OSFile(str(to), "wb") as sink,
-                pyarrow.ipc.new_file(sink, table.schema) as writer,
-            ):
-                writer.write_table(table)
-
+        trouble = None
         try:
-            return _mapped(pyarrow, kept(file, kind, make, self._folder()))
-        except (OSError, pyarrow.ArrowException) as error:
-            if not made:
-                made.append(decode())  # nothing can be written, or what is there is torn
-            if not self._warned:
-                log.warning("Decoded row groups of %s stay in memory: %s.", file.name, error)
-                self._warned = True
-            return Group(made[0], made[0].nbytes)
+            path = kept_path(file, key[1], self._disk.folder())
+            if path.exists():
+                return _mapped(path)
+        except (OSError, pyarrow.ArrowException) as error:  # what is there is torn
+            trouble = error
+        table = decode()
+        if trouble is None:
+            table = table.unify_dictionaries().combine_chunks()
+            self._disk.begin(path, table)
+            self._writing = key
+        else:
+            self._warn(file.name, trouble)
+        return Group(table, table.nbytes)
 
-    def _folder(self) -> Path:
+    def _map_written(self, wait: bool) -> None:
+        """Have what is on disk by now mapped instead of in memory."""
+        import pyarrow
+
+        if self._writing is None or not (wait or self._disk.is_done()):
+            return
+        key, self._writing = self._writing, None
+        try:
+            path = self._disk.written()
+            if path is not None and key in self._groups:
+                self._hold(key, _mapped(path))
+        except (OSError, pyarrow.ArrowException) as error:  # nothing can be written
+            self._warn(key[0], error)
+
+    def _warn(self, name: str, error: Exception) -> None:
+        if not self._warned:
+            log.warning("Decoded row groups of %s stay in memory: %s.", name, error)
+            self._warned = True
+
+
+class _Disk:
+    """The folder of decoded row groups; one at a time is written, while it is read from memory.
+
+    The thread that writes knows no more than this, so that nobody's end waits for itself.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._room = 0  # bytes that may be written unasked
+        self._writing: Future[Path] | None = None
+        self._writer = 0  # the process of it: in a fork it is nobody's
+        self._temporary: Path | None = None
+
+    def folder(self) -> Path:
         folder = cache_folder()
         if folder is not None:
             return folder
         if self._temporary is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="edl-decoded-"))
-            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
         return self._temporary
 
+    def begin(self, path: Path, table: Any) -> None:
+        """Begin to write a table of one chunk a column; the one before has been asked for."""
+        used_ns = time.time_ns()
 
-def _mapped(pyarrow: Any, path: Path) -> Group:
+        def write() -> Path:
+            put(path, lambda to: self._write(to, table, used_ns))
+            return path
+
+        self._writing, thread = background.prepare("decoded row group", write)
+        thread.daemon = False  # Python's end waits for it: it is in the midst of Arrow's code
+        self._writer = os.getpid()
+        thread.start()
+
+    def is_done(self) -> bool:
+        return self._writing is None or self._writing.done() or self._writer != os.getpid()
+
+    def written(self) -> Path | None:
+        """Return what was written last, once it is. Raises what writing it raised."""
+        writing, self._writing = self._writing, None
+        if writing is None or self._writer != os.getpid():
+            return None
+        return writing.result()  # as long as a file takes to be written
+
+    def close(self) -> None:
+        """Remove the folder that only this process knew."""
+        with contextlib.suppress(Exception):  # it was to be a file of a folder that goes
+            self.written()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _write(self, to: Path, table: Any, used_ns: int) -> None:
+        import pyarrow
+
+        if table.nbytes > self._room:
+            # Others fill the same folder: so look again when a part of what is left is full.
+            self._room = _make_room(to.parent, table.nbytes, self.limit) // 4
+        self._room -= table.nbytes
+        with (
+            pyarrow.OSFile(str(to), "wb") as sink,
+            pyarrow.ipc.new_file(sink, table.schema) as writer,
+        ):
+            writer.write_table(table)
+        os.utime(to, ns=(used_ns, used_ns))
+
+
+def _mapped(path: Path) -> Group:
+    import pyarrow
+
     with contextlib.suppress(OSError):
         os.utime(path, ns=(time.time_ns(),) * 2)  # the newest now; the system's own clock is coarse
     with pyarrow.memory_map(str(path)) as source:  # a map outlives the descriptor

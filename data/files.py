@@ -82,9 +82,7 @@ class DataFile:
                 if ahead:
                     return cast(BinaryIO, ranges.Ahead(self.fs, self.path, told[0], ahead))
                 raw = ranges.Ranges(self.fs, self.path, told[0])
-                return cast(
-                    BinaryIO, io.BufferedReader(raw, _BUFFER_NBYTES) if buffering else raw
-                )
+                return cast(BinaryIO, io.BufferedReader(raw, _BUFFER_NBYTES) if buffering else raw)
             stream = open(self.path, "rb", buffering)  # noqa: SIM115 (the caller closes it)
         except OSError as error:
             raise DataError(f"{self.name} cannot be read: {error}.") from error
@@ -212,17 +210,27 @@ def kept(file: DataFile, kind: str, make: Callable[[Path], None], folder: Path) 
 
     It is made unless it is there.
     """
-    key = json.dumps([str(file.fs.protocol), file.path, file.stamp()])
-    path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.{kind}"
+    path = kept_path(file, kind, folder)
     if not path.exists():
-        handle, partial = tempfile.mkstemp(dir=folder, suffix=".tmp")
-        os.close(handle)
-        try:
-            make(Path(partial))
-            os.replace(partial, path)
-        finally:
-            Path(partial).unlink(missing_ok=True)
+        put(path, make)
     return path
+
+
+def kept_path(file: DataFile, kind: str, folder: Path) -> Path:
+    """Return where in `folder` something derived from `file` is, or will be."""
+    key = json.dumps([str(file.fs.protocol), file.path, file.stamp()])
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()}.{kind}"
+
+
+def put(path: Path, make: Callable[[Path], None]) -> None:
+    """Have `make` write aside what is renamed to `path` then."""
+    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    os.close(handle)
+    try:
+        make(Path(partial))
+        os.replace(partial, path)
+    finally:
+        Path(partial).unlink(missing_ok=True)
 
 
 class Derived:

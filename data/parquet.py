@@ -169,7 +169,9 @@ class ParquetFile:
     def _group(self, group: int) -> Group:
         def decode() -> Any:
             with self._file.open(ahead=self._spans(group)) as stream:
-                opened = self._parquet.ParquetFile(stream, metadata=self._metadata)
+                opened = self._parquet.ParquetFile(
+                    stream, metadata=self._metadata, pre_buffer=False
+                )
                 # From afar the first columns are decoded while others come.
                 threads = not self._file.is_local
                 return opened.read_row_group(group, columns=self._wanted, use_threads=threads)

@@ -21,6 +21,7 @@ class Proxy:
         self.address = f"127.0.0.1:{self.port}"
         self.accepted = 0
         self.bytes_per_s: float | None = None
+        self.deaf_after: int | None = None  # bytes; then it goes deaf, once
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._deaf: set[socket.socket] = set()
@@ -68,6 +69,11 @@ class Proxy:
             while data := source.recv(1 << 16):
                 if self.bytes_per_s:
                     time.sleep(len(data) / self.bytes_per_s)
+                if self.deaf_after is not None:
+                    self.deaf_after -= len(data)
+                    if self.deaf_after < 0:
+                        self.deaf_after = None
+                        self.go_deaf()
                 if source not in self._deaf:
                     sink.sendall(data)
             if source not in self._deaf:
