@@ -108,7 +108,7 @@ def test_kueue_takes_pieces_first_then_all_and_gives_it_back_and_the_job_is_exac
     done = one.status(lambda s: s.get("phase") == "Succeeded", within_s=240.0)
     one.workloads(lambda found: not found)
 
-    assert held_up == {"1": False, "2": True}
+    assert held_up == ["edl-one-piece-1", "edl-one-piece-2"]
     assert left == []
     assert (fewer["restarts"], fewer["masters"]) == (0, 1)
     assert (done["restarts"], done["masters"]) == (0, 5)

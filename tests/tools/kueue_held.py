@@ -88,11 +88,5 @@ class Life:
     def is_admitted(self, name: str) -> None:
         self.workloads(lambda found: condition(found.get(name, {}), "Admitted") == "True")
 
-    def pieces(self) -> dict[str, bool]:
-        """Return whether each piece is admitted, by number."""
-        found = self._here.objects("workloads")
-        return {
-            name.rpartition("-")[2]: condition(each, "Admitted") == "True"
-            for name, each in sorted(found.items())
-            if "-piece-" in name
-        }
+    def pieces(self) -> list[str]:
+        return sorted(name for name in self._here.objects("workloads") if "-piece-" in name)
