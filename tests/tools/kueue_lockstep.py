@@ -138,7 +138,7 @@ def play(stand_in: Played, itself: Itself, wish: Callable[[str], int], most: int
     """Let both worlds come to rest, turn by turn alike; return what the scheduler did."""
     before = len(stand_in.done)
     for _ in range(most):
-        had, was = len(stand_in.done), stand_in.state()
+        had, was = len(stand_in.done), (stand_in.state(), copy.deepcopy(stand_in.pods))
         stand_in.round(wish)
         while stand_in.kueue.look(stand_in.workloads.values(), stand_in.now):
             stand_in.ask_kueue()
@@ -148,7 +148,7 @@ def play(stand_in: Played, itself: Itself, wish: Callable[[str], int], most: int
             for _ in range(8):
                 world.move_pods()
         assert itself.done == stand_in.done
-        if len(stand_in.done) == had and stand_in.state() == was:
+        if len(stand_in.done) == had and (stand_in.state(), stand_in.pods) == was:
             return stand_in.done[before:]
     raise AssertionError(f"no rest after {most} turns: {stand_in.done[before:]}")
 
