@@ -135,7 +135,7 @@ class Decoded:
 class _Disk:
     """The folder of decoded row groups; one at a time is written, while it is read from memory.
 
-    The thread that writes knows no more than this, so that nobody's end waits for itself.
+    The thread that writes knows no more than this, so that it keeps no reader.
     """
 
     def __init__(self, limit: int) -> None:
@@ -143,6 +143,7 @@ class _Disk:
         self._room = 0  # bytes that may be written unasked
         self._writing: Future[Path] | None = None
         self._writer = 0  # the process of it: in a fork it is nobody's
+        self._thread: threading.Thread | None = None
         self._temporary: Path | None = None
 
     def folder(self) -> Path:
@@ -163,7 +164,7 @@ class _Disk:
 
         self._writing, thread = background.prepare("decoded row group", write)
         thread.daemon = False  # Python's end waits for it: it is in the midst of Arrow's code
-        self._writer = os.getpid()
+        self._writer, self._thread = os.getpid(), thread
         thread.start()
 
     def is_done(self) -> bool:
@@ -178,8 +179,11 @@ class _Disk:
 
     def close(self) -> None:
         """Remove the folder that only this process knew."""
-        with contextlib.suppress(Exception):  # it was to be a file of a folder that goes
-            self.written()
+        # A reader's end may come while the writer collects garbage, of which it is: that waits for
+        # nobody, and its file goes with the folder.
+        if threading.current_thread() is not self._thread:
+            with contextlib.suppress(Exception):  # it was to be a file of a folder that goes
+                self.written()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 

@@ -91,6 +91,7 @@ class ApiServer:
         self.cut_watches = 0  # a count that every watch compares
         self.is_closed = False
         self.kueue_versions: list[str] = []  # of kueue.x-k8s.io/...
+        self.now = "2027-01-15T08:00:00Z"  # tools.scheduled.NOW
         self.git_version = "v1.37.2"
         self.unknown: set[str] = set()  # resources that this cluster lacks: 404
         self.forbidden: set[tuple[str, str]] = set()  # (verb, resource): 403
@@ -316,6 +317,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if plural == "edljobs":
                 body.pop("status", None)
                 body["metadata"]["generation"] = 1
+            if plural == "workloads":
+                body["metadata"]["creationTimestamp"] = api.now
             if plural == "pods":
                 body["status"] = {"phase": "Pending"}
             api.objects[plural, name] = body
