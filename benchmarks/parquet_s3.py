@@ -119,10 +119,9 @@ def profile(path: Path, rows: int) -> str:
 
         setattr(owner, name, outer)
 
-    timed(pyarrow.parquet.ParquetFile, "read_row_group", "a row group: its ranges, decoded")
+    timed(decoded.Decoded, "get", "row groups: fetched, decoded, written")
     timed(ranges.Ahead, "read", "of it: until a column has come")
-    timed(decoded._Disk, "_write", "to disk, beside the next two")
-    timed(decoded.Decoded, "_map_written", "until that is written")
+    timed(pyarrow.RecordBatchFileWriter, "write_batch", "of it: written to disk")
     timed(parquet.ParquetFile, "_rows", "to numpy")
     lines = ["| read | | wall s | its thread's CPU s |", "|---|---|---|---|"]
     for where in (f"s3://{KEY}", str(path)):

@@ -2,8 +2,10 @@
 
 They lie in the job's folder beside the other indices, outside of a job in a temporary one. Together
 they take no more than a limit, nor more than half of what is free on that disk; the one that was
-used longest ago goes first, which does not hurt whoever has it mapped. A row group that finds no
-room, or a disk that cannot be written, is held in memory instead, up to 1 GiB.
+used longest ago goes first, which does not hurt whoever has it mapped. A row group is written as it
+is decoded, some rows at a time, into memory that the next rows use again: a whole one at once would
+take half as long again. One that finds no room, or whose disk cannot be written, is held in memory
+instead, up to 1 GiB.
 """
 
 from __future__ import annotations
@@ -17,21 +19,23 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
-from ..common import background
+import numpy as np
+from numpy.typing import NDArray
+
 from .arrow import Converter
 from .arrow_values import Column, View
-from .files import DataFile, cache_folder, kept_path, put
+from .files import DataFile, cache_folder, kept
 
 log = logging.getLogger(__name__)
 
 _HELD_NBYTES = 1 << 30
 _MAPPED = 512  # a guess: a process has 65,530 maps, and each takes some milliseconds to make
 _SUFFIX = ".arrow"
+Batches = Generator[Any, None, None]  # of Arrow
 _DEAD_S = 600.0  # nobody who lives pauses so long between two pieces of a file
 
 
@@ -41,170 +45,107 @@ class Group:
     def __init__(self, table: Any, nbytes: int = 0) -> None:
         self.nbytes = nbytes
         self._table = table
-        self._columns: dict[str, tuple[View | None, Any]] = {}
+        self._columns: dict[str, tuple[list[View | None], NDArray[np.int64]]] = {}
 
     def column(self, name: str, converter: Converter, low: int, high: int) -> Column:
         """Return rows [low, high) of a column, the faults counted from `low`."""
+        array = self._table.column(name)
         if name not in self._columns:
-            array = self._table.column(name)
-            view = converter.view(array.chunk(0)) if array.num_chunks == 1 else None
-            self._columns[name] = view, array
-        view, array = self._columns[name]
-        if view is not None and (values := view(low, high)) is not None:
-            return Column(values, {})
-        return converter.column(array.slice(low, high - low))
+            bounds = np.cumsum([0, *map(len, array.chunks)], dtype=np.int64)
+            self._columns[name] = [converter.view(each) for each in array.chunks], bounds
+        views, bounds = self._columns[name]
+        parts = []
+        at = max(0, int(np.searchsorted(bounds, low, side="right")) - 1)
+        while at < len(views) and (bounds[at] < high or not parts):
+            view, start = views[at], int(bounds[at])
+            first, last = max(low, start), max(low, min(high, int(bounds[at + 1])))
+            values = None if view is None else view(first - start, last - start)
+            if values is None:
+                return converter.column(array.slice(low, high - low))
+            parts.append(values)
+            at += 1
+        if not parts:
+            return converter.column(array.slice(low, high - low))
+        return Column(parts[0] if len(parts) == 1 else np.concatenate(parts), {})
 
 
 class Decoded:
     """The row groups of all files of a reader, in files of at most `limit` bytes together."""
 
     def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._groups: OrderedDict[tuple[str, str], Group] = OrderedDict()
-        self._held = 0  # bytes in memory
+        self._held = self._room = 0  # bytes in memory; bytes that may be written unasked
         self._lock = threading.Lock()
-        self._disk = _Disk(limit)
-        self._writing: tuple[str, str] | None = None  # the group that is being written
+        self._temporary: Path | None = None
         self._warned = False
-        weakref.finalize(self, self._disk.close)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Decoded, (self._disk.limit,)
+        return Decoded, (self._limit,)
 
-    def get(self, file: DataFile, kind: str, decode: Callable[[], Any]) -> Group:
-        """Return the row group that `kind` names, by `decode` where nobody has decoded it yet."""
+    def get(self, file: DataFile, kind: str, rows: int, decode: Callable[[], Batches]) -> Group:
+        """Return the row group of so many rows that `kind` names.
+
+        It comes by `decode`, batch by batch, where nobody has decoded it yet.
+        """
         key = (file.name, kind)
         with self._lock:
             if key not in self._groups:
-                self._map_written(wait=True)  # so that one is in memory and not two
-                self._hold(key, self._load(file, key, decode))
+                self._groups[key] = group = self._load(file, kind, rows, decode)
+                self._held += group.nbytes
                 while len(self._groups) > 1 and (
                     self._held > _HELD_NBYTES or len(self._groups) > _MAPPED
                 ):
                     self._held -= self._groups.popitem(last=False)[1].nbytes
-            else:
-                self._map_written(wait=False)
             self._groups.move_to_end(key)
             return self._groups[key]
 
-    def _hold(self, key: tuple[str, str], group: Group) -> None:
-        if key in self._groups:
-            self._held -= self._groups[key].nbytes
-        self._groups[key] = group
-        self._held += group.nbytes
-
-    def _load(self, file: DataFile, key: tuple[str, str], decode: Callable[[], Any]) -> Group:
-        """Return a group that is there, or else one in memory, which is being written by now."""
+    def _load(self, file: DataFile, kind: str, rows: int, decode: Callable[[], Batches]) -> Group:
         import pyarrow
 
-        trouble = None
+        begun: list[Batches] = []  # and nothing of it is written
+
+        def make(to: Path) -> None:
+            batches = decode()
+            first = next(batches)
+            begun.append(_together(first, batches))
+            nbytes = first.nbytes * rows // max(1, first.num_rows)  # by its first rows
+            if nbytes > self._room:
+                # Others fill the same folder: so look again when a part of what is left is full.
+                self._room = _make_room(to.parent, nbytes, self._limit) // 4
+            sink = pyarrow.OSFile(str(to), "wb")
+            with sink, pyarrow.ipc.new_file(sink, first.schema) as writer:
+                for batch in begun.pop():
+                    self._room -= batch.nbytes
+                    writer.write_batch(batch)
+
         try:
-            path = kept_path(file, key[1], self._disk.folder())
-            if path.exists():
-                return _mapped(path)
-        except (OSError, pyarrow.ArrowException) as error:  # what is there is torn
-            trouble = error
-        table = decode()
-        if trouble is None:
-            table = table.unify_dictionaries().combine_chunks()
-            self._disk.begin(path, table)
-            self._writing = key
-        else:
-            self._warn(file.name, trouble)
-        return Group(table, table.nbytes)
+            return _mapped(pyarrow, kept(file, kind, make, self._folder()))
+        except (OSError, pyarrow.ArrowException) as error:
+            # Nothing can be written, or what is there is torn.
+            table = pyarrow.Table.from_batches(begun.pop() if begun else decode())
+            if not self._warned:
+                log.warning("Decoded row groups of %s stay in memory: %s.", file.name, error)
+                self._warned = True
+            return Group(table, table.nbytes)
 
-    def _map_written(self, wait: bool) -> None:
-        """Have what is on disk by now mapped instead of in memory."""
-        import pyarrow
-
-        if self._writing is None or not (wait or self._disk.is_done()):
-            return
-        key, self._writing = self._writing, None
-        try:
-            path = self._disk.written()
-            if path is not None and key in self._groups:
-                self._hold(key, _mapped(path))
-        except (OSError, pyarrow.ArrowException) as error:  # nothing can be written
-            self._warn(key[0], error)
-
-    def _warn(self, name: str, error: Exception) -> None:
-        if not self._warned:
-            log.warning("Decoded row groups of %s stay in memory: %s.", name, error)
-            self._warned = True
-
-
-class _Disk:
-    """The folder of decoded row groups; one at a time is written, while it is read from memory.
-
-    The thread that writes knows no more than this, so that it keeps no reader.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._room = 0  # bytes that may be written unasked
-        self._writing: Future[Path] | None = None
-        self._writer = 0  # the process of it: in a fork it is nobody's
-        self._thread: threading.Thread | None = None
-        self._temporary: Path | None = None
-
-    def folder(self) -> Path:
+    def _folder(self) -> Path:
         folder = cache_folder()
         if folder is not None:
             return folder
         if self._temporary is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="edl-decoded-"))
+            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
         return self._temporary
 
-    def begin(self, path: Path, table: Any) -> None:
-        """Begin to write a table of one chunk a column; the one before has been asked for."""
-        used_ns = time.time_ns()
 
-        def write() -> Path:
-            put(path, lambda to: self._write(to, table, used_ns))
-            return path
-
-        self._writing, thread = background.prepare("decoded row group", write)
-        thread.daemon = False  # Python's end waits for it: it is in the midst of Arrow's code
-        self._writer, self._thread = os.getpid(), thread
-        thread.start()
-
-    def is_done(self) -> bool:
-        return self._writing is None or self._writing.done() or self._writer != os.getpid()
-
-    def written(self) -> Path | None:
-        """Return what was written last, once it is. Raises what writing it raised."""
-        writing, self._writing = self._writing, None
-        if writing is None or self._writer != os.getpid():
-            return None
-        return writing.result()  # as long as a file takes to be written
-
-    def close(self) -> None:
-        """Remove the folder that only this process knew."""
-        # A reader's end may come while the writer collects garbage, of which it is: that waits for
-        # nobody, and its file goes with the folder.
-        if threading.current_thread() is not self._thread:
-            with contextlib.suppress(Exception):  # it was to be a file of a folder that goes
-                self.written()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-
-    def _write(self, to: Path, table: Any, used_ns: int) -> None:
-        import pyarrow
-
-        if table.nbytes > self._room:
-            # Others fill the same folder: so look again when a part of what is left is full.
-            self._room = _make_room(to.parent, table.nbytes, self.limit) // 4
-        self._room -= table.nbytes
-        with (
-            pyarrow.OSFile(str(to), "wb") as sink,
-            pyarrow.ipc.new_file(sink, table.schema) as writer,
-        ):
-            writer.write_table(table)
-        os.utime(to, ns=(used_ns, used_ns))
+def _together(first: Any, others: Batches) -> Batches:
+    with contextlib.closing(others):  # and the file, as soon as no more is wanted
+        yield first
+        yield from others
 
 
-def _mapped(path: Path) -> Group:
-    import pyarrow
-
+def _mapped(pyarrow: Any, path: Path) -> Group:
     with contextlib.suppress(OSError):
         os.utime(path, ns=(time.time_ns(),) * 2)  # the newest now; the system's own clock is coarse
     with pyarrow.memory_map(str(path)) as source:  # a map outlives the descriptor

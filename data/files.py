@@ -210,27 +210,17 @@ def kept(file: DataFile, kind: str, make: Callable[[Path], None], folder: Path) 
 
     It is made unless it is there.
     """
-    path = kept_path(file, kind, folder)
-    if not path.exists():
-        put(path, make)
-    return path
-
-
-def kept_path(file: DataFile, kind: str, folder: Path) -> Path:
-    """Return where in `folder` something derived from `file` is, or will be."""
     key = json.dumps([str(file.fs.protocol), file.path, file.stamp()])
-    return folder / f"{hashlib.sha256(key.encode()).hexdigest()}.{kind}"
-
-
-def put(path: Path, make: Callable[[Path], None]) -> None:
-    """Have `make` write aside what is renamed to `path` then."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    os.close(handle)
-    try:
-        make(Path(partial))
-        os.replace(partial, path)
-    finally:
-        Path(partial).unlink(missing_ok=True)
+    path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.{kind}"
+    if not path.exists():
+        handle, partial = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        os.close(handle)
+        try:
+            make(Path(partial))
+            os.replace(partial, path)
+        finally:
+            Path(partial).unlink(missing_ok=True)
+    return path
 
 
 class Derived:

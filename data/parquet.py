@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from ..common.errors import DataError, RecordError, UsageError
 from .arrow import Types
 from .arrow_values import ways_out_of
-from .decoded import Decoded, Group
+from .decoded import Batches, Decoded, Group
 from .file_reader import FileReader, check_columns, names_of, pairs_of
 from .files import DataFile
 from .missing import Missing, named
 from .reader import Columns
 
 _DTYPES = ("int64", "float64", "str")
+_BATCH_ROWS = 1 << 17  # decoded at once: of 32,768 rows 40 columns take a fifth longer
 
 
 def parquet_reader(
@@ -96,6 +97,8 @@ class ParquetFile:
         types = Types(self._arrow, file.name, missing, dtypes)
         fields = {name: self._schema.field(name) for name in self._wanted}
         self._converters = {n: types.converter(n, field.type) for n, field in fields.items()}
+        # Batches would have dictionaries of their own, for which a file of Arrow has no place.
+        self._is_whole = any(_has_dictionary(self._arrow.types, f.type) for f in fields.values())
         columns_key = hashlib.sha256(json.dumps(self._wanted).encode()).hexdigest()[:16]
         self._kind = f"{columns_key}.arrow"
         metadata = self._metadata
@@ -167,16 +170,21 @@ class ParquetFile:
         return {name: arrays[name] for name in self._wanted}
 
     def _group(self, group: int) -> Group:
-        def decode() -> Any:
+        def decode() -> Batches:
             with self._file.open(ahead=self._spans(group)) as stream:
                 opened = self._parquet.ParquetFile(
                     stream, metadata=self._metadata, pre_buffer=False
                 )
                 # From afar the first columns are decoded while others come.
-                threads = not self._file.is_local
-                return opened.read_row_group(group, columns=self._wanted, use_threads=threads)
+                chosen = {"columns": self._wanted, "use_threads": not self._file.is_local}
+                if self._is_whole:
+                    table = opened.read_row_group(group, **chosen)
+                    yield from table.unify_dictionaries().combine_chunks().to_batches()
+                else:
+                    yield from opened.iter_batches(_BATCH_ROWS, row_groups=[group], **chosen)
 
-        return self._decoded.get(self._file, f"{group}-{self._kind}", decode)
+        rows = int(self._bounds[group + 1] - self._bounds[group])
+        return self._decoded.get(self._file, f"{group}-{self._kind}", rows, decode)
 
     def _spans(self, group: int) -> list[tuple[int, int]]:
         """Return where the chunks of the wanted columns lie in the file."""
@@ -190,6 +198,13 @@ class ParquetFile:
                     start = min(start, chunk.dictionary_page_offset)
                 found.append((start, start + chunk.total_compressed_size))
         return found
+
+
+def _has_dictionary(is_: Any, kind: Any) -> bool:
+    if is_.is_dictionary(kind):
+        return True
+    inner = getattr(kind, "value_type", None) or getattr(kind, "storage_type", None)
+    return inner is not None and _has_dictionary(is_, inner)
 
 
 def _dots(path: str) -> list[int]:

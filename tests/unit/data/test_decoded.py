@@ -12,14 +12,16 @@ import pyarrow.parquet
 import pytest
 
 from edl.common.errors import UsageError
-from edl.data import decoded
+from edl.data import decoded, parquet
 from edl.data.open import open_reader
 
 ROWS, GROUP = 1000, 100
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
+@pytest.fixture(params=["whole", "in batches"])
+def path(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return a table's path; a column with a dictionary has row groups decoded as a whole."""
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 40)
     numbers = list(range(ROWS))
     table = pyarrow.table(
         {
@@ -32,6 +34,8 @@ def path(tmp_path: Path) -> str:
             "d": pyarrow.array([f"w{n % 3}" for n in numbers]).dictionary_encode(),
         }
     )
+    if request.param == "in batches":
+        table = table.set_column(4, "d", table["d"].cast(pyarrow.string()))
     pyarrow.parquet.write_table(table, tmp_path / "data.parquet", row_group_size=GROUP)
     return str(tmp_path / "data.parquet")
 
@@ -40,13 +44,19 @@ def path(tmp_path: Path) -> str:
 def decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the list of the row groups that were decoded."""
     seen: list[int] = []
-    real = pyarrow.parquet.ParquetFile.read_row_group
+    whole = pyarrow.parquet.ParquetFile.read_row_group
+    batches = pyarrow.parquet.ParquetFile.iter_batches
 
     def read(self: Any, group: int, **rest: Any) -> Any:
         seen.append(group)
-        return real(self, group, **rest)
+        return whole(self, group, **rest)
+
+    def read_batches(self: Any, size: int, row_groups: list[int], **rest: Any) -> Any:
+        seen.extend(row_groups)
+        return batches(self, size, row_groups, **rest)
 
     monkeypatch.setattr(pyarrow.parquet.ParquetFile, "read_row_group", read)
+    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", read_batches)
     return seen
 
 
@@ -112,6 +122,25 @@ def test_a_disk_that_cannot_be_written_is_told_once_and_memory_holds_them(
     read_shuffled(path, cache_gib=0)
 
     assert list(range(ROWS // GROUP)) == sorted(decodes)
+    assert 1 == sum("stay in memory" in each.message for each in caplog.records)
+
+
+@pytest.mark.parametrize("path", ["in batches"], indirect=True)
+def test_a_disk_that_fills_in_the_midst_of_a_row_group_has_it_decoded_again_in_memory(
+    path: str, decodes: list[int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = pyarrow.RecordBatchFileWriter.write_batch
+
+    def fails(self: Any, batch: Any) -> None:
+        if batch.column(0)[0].as_py() % GROUP:  # the second of its group
+            raise OSError(28, "No space left on device")
+        write(self, batch)
+
+    monkeypatch.setattr(pyarrow.RecordBatchFileWriter, "write_batch", fails)
+
+    read_shuffled(path)
+
+    assert sorted([*range(ROWS // GROUP)] * 2) == sorted(decodes)
     assert 1 == sum("stay in memory" in each.message for each in caplog.records)
 
 
