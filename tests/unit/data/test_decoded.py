@@ -174,18 +174,3 @@ def test_what_a_killed_process_left_half_written_goes(
 def test_a_limit_that_is_no_number_is_a_usage_error(path: str) -> None:
     with pytest.raises(UsageError, match="cache_gib must be a number of GiB, not 'all'"):
         open_reader(path, cache_gib="all")
-
-
-def test_a_reader_that_ends_in_its_own_writers_thread_waits_for_nobody(monkeypatch):
-    """Python collects garbage in whatever thread it likes.
-
-    Seen once, among all tests: the writer waited for itself, and no garbage was collected any more.
-    """
-    monkeypatch.setattr(decoded._Disk, "_write", lambda disk, *_: disk.close())
-    disk = decoded._Disk(1 << 20)
-    folder = disk.folder()
-
-    disk.begin(folder / "any.arrow", None)
-    disk._thread.join(30)
-
-    assert (disk._thread.is_alive(), folder.exists()) == (False, False)
