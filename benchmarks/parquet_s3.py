@@ -6,10 +6,10 @@ Tables of 40 columns, of numbers and words and of floats alone, in row groups of
 real S3 server (tests/tools/s3.py) over loopback. `edl` reads all records in order, in tasks of
 65,536, as arrays of numpy, and keeps the decoded row groups on disk for the other workers of a job,
 all of it within the time: the first epoch. pyarrow's `read_table` makes Arrow's tables in memory,
-and no arrays. `edl, pyarrow's S3`: our reader over a file of pyarrow's file system, so that only the
-transfer is another. `--profile` prints where the time of one of our reads goes, instead. All runs
-alternate in one process; before each Arrow gives back the memory that the one before has left, so
-that each finds what a new process would.
+and no arrays. `edl, pyarrow's S3`: our reader over a file of pyarrow's file system, so that only
+the transfer is another. `--profile` prints where the time of one of our reads goes, instead. All
+runs alternate in one process; before each Arrow gives back the memory that the one before has left,
+so that each finds what a new process would.
 """
 
 from __future__ import annotations
