@@ -54,7 +54,7 @@ class Group:
             bounds = np.cumsum([0, *map(len, array.chunks)], dtype=np.int64)
             self._columns[name] = [converter.view(each) for each in array.chunks], bounds
         views, bounds = self._columns[name]
-        parts = []
+        parts: list[NDArray[Any]] = []
         at = max(0, int(np.searchsorted(bounds, low, side="right")) - 1)
         while at < len(views) and (bounds[at] < high or not parts):
             view, start = views[at], int(bounds[at])
