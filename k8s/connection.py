@@ -332,8 +332,9 @@ def _of_kubeconfig() -> tuple[Configuration, str]:
 
     configuration = Configuration()
     try:
-        config.load_kube_config(client_configuration=configuration)
-        _, active = config.list_kube_config_contexts()
+        file = os.environ.get("KUBECONFIG") or None  # the client's own is that of its import
+        config.load_kube_config(file, client_configuration=configuration)
+        _, active = config.list_kube_config_contexts(file)
     except config.ConfigException as error:
         raise UsageError(
             f"No Kubernetes cluster is known here: {error}. Name its kubeconfig in KUBECONFIG, "

@@ -150,9 +150,12 @@ class Looker:
         there = [node for node in copy.nodes if node["metadata"]["name"] in theirs_are]
         seen, is_there = [], any(map(is_ready, copy.nodes))
         for job in jobs:
-            if is_there and not any(job.name in jobs for jobs in welcome.values()):
-                ignored[job.name] = f"is left alone: {_no_node(specs[job.name], copy.nodes)}"
-                continue
+            if not any(job.name in jobs for jobs in welcome.values()):
+                if welcome:
+                    ignored[job.name] = f"is left alone: {_no_node(specs[job.name], copy.nodes)}"
+                    continue
+                if is_there:  # nodes for it may be asked for
+                    ignored[job.name] = _no_node(specs[job.name], copy.nodes)
             seen.append(_alone(job, asks[job.name], there))
         held = {self.objects[job.name]["metadata"]["uid"]: job.held.workers for job in seen}
         for uid, known in self._known.items():

@@ -366,7 +366,8 @@ def _variable(name: str) -> str:
 def images() -> dict[str, Object]:
     """Return the images that process nodes know: this environment and checkout, a pause, and Kueue.
 
-    A pod's root holds this machine's root file system only: what lies on another is bound.
+    A pod's root holds this machine's root file system only: what lies on another is bound, and what
+    lies in /tmp, where many a pod has a volume.
     """
     needed = {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
     env = {

@@ -129,8 +129,9 @@ class Installed:
         """Return the name of its one pod, as soon as that runs."""
 
         def look(pods: dict[str, Object]) -> list[str] | None:
-            is_one = [phase(each) for each in pods.values()] == ["Running"]
-            return list(pods) if is_one else None
+            there = {name: phase(each) for name, each in pods.items()}
+            lives = [name for name in there if there[name] not in ("Failed", "Succeeded")]
+            return lives if [there[name] for name in lives] == ["Running"] else None
 
         return self._cluster.wait("pods", look, namespace=HOME, labels=LABEL)
 

@@ -171,8 +171,6 @@ class Container:
         return [*image.get("entrypoint", []), *(spec.get("args") or image.get("cmd", []))]
 
     def _mounts(self, image):
-        for path in image.get("binds", []):
-            yield f"{path}|{path}|True\n"
         for mount in self.spec.get("volumeMounts") or []:
             source = self.pod.volumes.path(mount["name"])
             if mount.get("subPath"):
@@ -180,6 +178,8 @@ class Container:
                 if not source.exists():
                     source.mkdir(parents=True)  # as a kubelet does
             yield f"{source}|{mount['mountPath']}|{mount.get('readOnly', False)}\n"
+        for path in image.get("binds", []):  # last: a volume may be mounted above it, at /tmp say
+            yield f"{path}|{path}|True\n"
 
     def _memory_groups(self):
         limit = ((self.spec.get("resources") or {}).get("limits") or {}).get("memory")

@@ -34,14 +34,17 @@ class Volumes:
         self.over.set()
 
     def data(self, kind, name, optional=False):
-        """Return keys and bytes of a ConfigMap or Secret."""
+        """Return keys and bytes of a ConfigMap or Secret; the pod waits until it is there."""
         pod = self.pod
-        try:
-            found = pod.api.call("GET", f"/api/v1/namespaces/{pod.namespace}/{kind}/{name}")
-        except ApiError as error:
-            if error.code == 404 and optional:
-                return {}
-            raise
+        while True:
+            try:
+                found = pod.api.call("GET", f"/api/v1/namespaces/{pod.namespace}/{kind}/{name}")
+                break
+            except ApiError as error:
+                if error.code == 404 and optional:
+                    return {}
+                if error.code != 404 or pod.stopping.wait(0.3):
+                    raise
         values = found.get("data") or {}
         if kind == "secrets":
             return {key: base64.b64decode(value) for key, value in values.items()}
