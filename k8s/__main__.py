@@ -23,6 +23,7 @@ from ..common import log as logs
 from ..common.errors import EdlError, PeerError, UsageError
 from ..common.listen import serve_metrics
 from ..common.process import leave
+from . import names
 from .allowed import Installed
 from .api import Api, Object
 from .controller import Controller, Metrics
@@ -30,7 +31,7 @@ from .leadership import Leadership
 
 log = logging.getLogger("edl.k8s")
 
-LEASE = "edl-controller"
+LEASE = names.CONTROLLER
 CONTAINER = "controller"  # of its pod in the manifests
 _LABELS = {
     "app.kubernetes.io/name": "edl",

@@ -1,4 +1,4 @@
-"""What a pod asks for, counted as Kubernetes counts it. Pure.
+"""The resources that a pod asks for, counted as Kubernetes counts them. Pure.
 
 The rules are those of podRequests in k8s.io/component-helpers, by which kube-scheduler, quotas and
 Kueue count: KEP-753 (sidecars), KEP-2837 (what a pod says as a whole), KEP-688 (overhead).

@@ -47,7 +47,7 @@ class Home:
             )
         self._settings = settings
         self._job = settings.job_name
-        self._api = Api.connect(client="edl-master")
+        self._api = Api.connect(client=names.MASTER)
         pod = self._api.get("Pod", name)
         if pod is None:
             raise UsageError(f"There is no pod {name} in the namespace {self._api.namespace}.")

@@ -59,7 +59,7 @@ _FREE |= {"num_workers", "envs", "nodes"}
 _TEACHERS = {"num_teachers", "max_teachers"}  # a job that has some knows by these that it has
 _FLAG = re.compile(r"--(\w+)")
 _OURS = ("edl.dev/", "app.kubernetes.io/")  # labels that no podTemplate changes
-_OWN_CLIENTS = {"edl-controller", "edl-scheduler"}  # managers of fields that are no user's
+_OWN_CLIENTS = {names.CONTROLLER, names.SCHEDULER}  # managers of fields that are no user's
 _TAKEN = {"controller"}  # names of jobs whose Lease would be the controller's
 
 

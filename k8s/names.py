@@ -15,6 +15,8 @@ from typing import Any
 
 from ..common.errors import UsageError
 
+# Those who ask the Kubernetes API by a name of their own (connection.py).
+CONTROLLER, SCHEDULER, MASTER = "edl-controller", "edl-scheduler", "edl-master"
 GRPC_PORT, HEALTH_PORT, METRICS_PORT = 50001, 50002, 50003
 CONTAINER, CHECK = "edl", "check"  # that run edl: a program's, and before a master's its check's
 JOB_LABEL, ROLE_LABEL = "edl.dev/job-name", "edl.dev/role"

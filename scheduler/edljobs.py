@@ -23,7 +23,7 @@ from ..k8s.observe import takes_room
 from .cluster import Node, Resources
 from .jobs import Given, Job, Shape, Speed
 from .kueue import Gates
-from .machines import expected, machines, may_be_on, resources, toleration, unborne
+from .machines import expected, machines, may_be_on, resources, toleration, unborne, written
 from .place import Seen, seconds
 from .speed import Told
 
@@ -264,10 +264,7 @@ def _no_node(spec: Object, nodes: Sequence[Object]) -> str:
     for node in nodes:
         if is_ready(node) and may_be_on(free, node):
             added = [toleration(each) for each in unborne(spec, node)]
-            words = ", ".join(
-                f"{{{', '.join(f'{name}: {value}' for name, value in each.items())}}}"
-                for each in added
-            )
+            words = ", ".join(map(written, added))
             name = node["metadata"]["name"]
             return (
                 f"the nodes that it may be on, such as {name}, have a taint that its workers do "

@@ -1,4 +1,4 @@
-"""What Kueue has counted on by the flavors that it assigned, and an EdlJob's pods lack. Pure.
+"""The labels and tolerations that the flavors of Kueue ask of pods, and an EdlJob's lack. Pure.
 
 Kueue puts the nodeLabels and tolerations of a ResourceFlavor into pods of the kinds that it knows;
 those of an EdlJob are made by its spec alone.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..k8s.api import Object
-from .machines import is_borne, keeps_away, toleration
+from .machines import is_borne, keeps_away, toleration, written
 
 
 def lacks(
@@ -26,13 +26,13 @@ def lacks(
             wants = (spec.get("nodeLabels") or {}).items()
             labels = dict(wants - (asked.get("nodeSelector") or {}).items())
             if labels:
-                words = ", ".join(f"{name}: {value}" for name, value in sorted(labels.items()))
+                words = written(dict(sorted(labels.items())))
                 return (
                     f"is admitted for the flavor {flavor} of Kueue, whose nodes its pods may "
-                    f"miss: write {{{words}}} into spec.{role}.nodeSelector"
+                    f"miss: write {words} into spec.{role}.nodeSelector"
                 )
             if missing := _tolerations(spec, asked.get("tolerations") or []):
-                words = ", ".join(f"{{{_words(one)}}}" for one in missing)
+                words = ", ".join(map(written, missing))
                 return (
                     f"is admitted for the flavor {flavor} of Kueue, whose nodes have a taint that "
                     f"its pods do not bear: add {words} to spec.{role}.tolerations"
@@ -50,7 +50,3 @@ def _tolerations(spec: Object, has: Sequence[Object]) -> list[Object]:
         if not any(is_borne(taint, [each]) for taint in taints) and not is_borne(as_taint, has):
             missing.append(each)
     return missing
-
-
-def _words(it: Object) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in it.items())

@@ -28,7 +28,7 @@ from .jobs import Job, Plan
 from .notes import Notes
 from .place import Seen, Tell, read_plan, write_plan
 
-NAME = "edl-scheduler"  # of its Lease and its ConfigMap
+NAME = names.SCHEDULER  # of its Lease and its ConfigMap
 _PLAN = "plan.json"
 _LABELS = {
     "app.kubernetes.io/name": "edl",

@@ -130,6 +130,11 @@ def keeps_away(taint: Object) -> bool:
     return taint["effect"] in _KEEPS_AWAY
 
 
+def written(it: Object) -> str:
+    """Return labels, or a toleration, as one writes them into a spec: {key: value}."""
+    return f"{{{', '.join(f'{name}: {value}' for name, value in it.items())}}}"
+
+
 def toleration(taint: Object) -> Object:
     """Return the toleration by which a pod bears a taint."""
     about = {name: taint[name] for name in ("key", "value", "effect") if taint.get(name)}

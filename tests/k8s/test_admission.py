@@ -1,4 +1,4 @@
-"""All that is applied to a cluster passes Pod Security's restricted, and draws no warning."""
+"""A cluster that enforces Pod Security's restricted takes every manifest without a warning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def dry(here: Namespace, text: str) -> list[str]:
 
 
 def test_a_deployment_that_is_not_restricted_is_warned_of(here):
-    """What the tests below say nothing of would be said."""
+    """The API server would say so of the manifests below, too."""
     made = make_deployment("loose", 1, "true")
     del made["spec"]["template"]["spec"]["securityContext"]
 

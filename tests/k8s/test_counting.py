@@ -1,4 +1,4 @@
-"""What a pod asks for, counted here and by a ResourceQuota of a real API server."""
+"""The resources that a pod asks for, counted here and by a ResourceQuota of a real API server."""
 
 from __future__ import annotations
 

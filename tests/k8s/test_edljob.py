@@ -400,7 +400,7 @@ def may(here: Namespace, account: str, where: str, verb: str, group: str, of: st
 def test_a_manifest_that_is_applied_again_leaves_alone_what_the_scheduler_began(
     installed, cluster, here, kubectl, monkeypatch
 ):
-    """As a GitOps loop applies it. One that says `suspend` conflicts, and it is known who won.
+    """A GitOps loop applies it so. One that says `suspend` conflicts, and it is known who won.
 
     Broken once: the fields of all components are of "python-urllib3"."""
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))

@@ -35,7 +35,7 @@ def helm(cluster, namespace) -> Callable[..., str]:
 def test_a_release_of_the_same_name_in_another_namespace_is_installed_beside(
     cluster, namespace, helm
 ):
-    """Its classes are the other one's, and stay so. Broken once: "cannot be imported"."""
+    """PriorityClasses are the other release's, and stay so. Broken once: "cannot be imported"."""
     cluster.apply(MANIFESTS / "base/priority-classes.yaml")
     other = (f"{RELEASE}-name=edl", f"{RELEASE}-namespace=another")
     cluster.kubectl("annotate", "--overwrite", "priorityclass", *CLASSES, *other)

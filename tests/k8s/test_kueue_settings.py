@@ -1,4 +1,4 @@
-"""What Kueue's flavors and its configuration do to EdlJobs is told in their status, with a cure.
+"""EdlJobs' status tells what Kueue's flavors and its configuration do to them, with a cure.
 
 No job trains here: each is held, or its pods are.
 """
