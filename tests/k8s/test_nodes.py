@@ -6,8 +6,8 @@ import os
 
 import pytest
 from tools.cloud import Cloud
-from tools.jobs import ZOO, write_records
-from tools.kube_objects import IMAGE, condition, phase, volumes
+from tools.kube_jobs import counting
+from tools.kube_objects import condition, phase
 from tools.schedulers import install, running
 from tools.servers import assert_exact
 from tools.today import on_day
@@ -27,27 +27,20 @@ POOL = ("edl.dev/pool", "cloud")
 def job(folder):
     small = {"requests": {"cpu": "500m", "memory": "512Mi"}}
     stays = {"nodeSelector": {"type": "prockubelet"}, "resources": small}
-    spec = {
-        "image": IMAGE,
-        "suspend": True,
-        "scheduling": {},
-        "settings": {
-            "model_zoo": str(ZOO),
-            "model_def": "counting",
+    return counting(
+        folder,
+        "moved",
+        RECORDS,
+        {
             "model_params": {"record_s": 0.015},
-            "training_data": str(write_records(folder / "records.npz", RECORDS)),
             "minibatch_size": 16,
             "num_minibatches_per_task": 4,
-            "use_async": True,
             "checkpoint_dir": str(folder / "checkpoints"),
         },
-        **volumes(folder),
-        "master": stays,
-        "ps": {**stays, "replicas": 1},
-        "worker": {"maxReplicas": 1, "nodeSelector": dict([POOL]), "resources": small},
-    }
-    about = {"name": "moved"}
-    return {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": about, "spec": spec}
+        master=stays,
+        ps={**stays, "replicas": 1},
+        worker={"maxReplicas": 1, "nodeSelector": dict([POOL]), "resources": small},
+    )
 
 
 def where(pods):

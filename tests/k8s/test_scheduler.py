@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tools.jobs import ZOO, write_records
-from tools.kube_objects import IMAGE, phase, volumes
+from tools.kube_jobs import counting, statuses
 from tools.schedulers import deployment, install
 from tools.servers import assert_exact
 from tools.today import on_day
@@ -15,29 +14,21 @@ FITS = 4  # workers of 3 cores: one on each node
 
 
 def job(folder, name):
-    spec = {
-        "image": IMAGE,
-        "suspend": True,
-        "scheduling": {},
-        "settings": {
-            "model_zoo": str(ZOO),
-            "model_def": "counting",
+    return counting(
+        folder,
+        name,
+        RECORDS,
+        {
             "model_params": {"record_s": 0.05},
-            "training_data": str(write_records(folder / f"{name}.npz", RECORDS)),
             "minibatch_size": 8,
             "num_minibatches_per_task": 2,
-            "use_async": True,
-            "checkpoint_dir": str(folder / name),
         },
-        **volumes(folder),
-        "ps": {"resources": {"requests": {"cpu": "200m", "memory": "512Mi"}}},
-        "worker": {
+        ps={"resources": {"requests": {"cpu": "200m", "memory": "512Mi"}}},
+        worker={
             "maxReplicas": FITS,
             "resources": {"requests": {"cpu": "3", "memory": "512Mi"}},
         },
-    }
-    about = {"name": name}
-    return {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": about, "spec": spec}
+    )
 
 
 @on_day(1)
@@ -49,12 +40,7 @@ def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(
     namespace.apply(deployment())
 
     def are_so(until, within_s=600.0):
-        def look(jobs):
-            statuses = {name: job.get("status", {}) for name, job in jobs.items()}
-            assert "Failed" not in map(phase, jobs.values()), statuses
-            return statuses if until(statuses) else None
-
-        return namespace.wait("edljobs", look, within_s=within_s)
+        return statuses(namespace, until, within_s)
 
     namespace.apply(job(folder, "first"))
     are_so(lambda s: s["first"].get("phase") == "Running" and s["first"]["workers"] >= 2)

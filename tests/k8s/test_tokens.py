@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tools.jobs import ZOO, write_records
 from tools.kube_api import ApiError, path_of
-from tools.kube_objects import IMAGE, condition, phase, volumes
+from tools.kube_jobs import counting, statuses
+from tools.kube_objects import condition, phase
 from tools.schedulers import controller, deployment, install
 from tools.servers import assert_exact
 
@@ -18,29 +18,21 @@ TOKEN_S = 600  # of those that process nodes give; they are renewed after 480
 
 def job(folder, name):
     small = {"requests": {"cpu": "500m", "memory": "512Mi"}}
-    spec = {
-        "image": IMAGE,
-        "suspend": True,
-        "scheduling": {},
-        "settings": {
-            "model_zoo": str(ZOO),
-            "model_def": "counting",
+    return counting(
+        folder,
+        name,
+        RECORDS,
+        {
             "model_params": {"delay_s": 1.0, "until": str(folder / "go")},
-            "training_data": str(write_records(folder / f"{name}.npz", RECORDS)),
             "minibatch_size": 16,
             "num_minibatches_per_task": 4,
             "num_epochs": EPOCHS,
-            "use_async": True,
-            "checkpoint_dir": str(folder / name),
         },
-        **volumes(folder),
-        "jobVolume": {"persistentVolumeClaim": {"claimName": name}},
-        "master": {"resources": small},
-        "ps": {"replicas": 1, "resources": small},
-        "worker": {"replicas": 1, "minReplicas": 1, "maxReplicas": 2, "resources": small},
-    }
-    about = {"name": name}
-    return {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": about, "spec": spec}
+        jobVolume={"persistentVolumeClaim": {"claimName": name}},
+        master={"resources": small},
+        ps={"replicas": 1, "resources": small},
+        worker={"replicas": 1, "minReplicas": 1, "maxReplicas": 2, "resources": small},
+    )
 
 
 @pytest.mark.slow
@@ -66,12 +58,7 @@ def test_a_job_of_15_minutes_is_exact_though_tokens_live_10(cluster, namespace, 
     first.call("GET", asks)
 
     def are_so(until, within_s=240.0):
-        def look(jobs):
-            statuses = {name: each.get("status", {}) for name, each in jobs.items()}
-            assert "Failed" not in map(phase, jobs.values()), statuses
-            return statuses if until(statuses) else None
-
-        return namespace.wait("edljobs", look, within_s=within_s)
+        return statuses(namespace, until, within_s)
 
     namespace.apply(job(folder, "long"))
     are_so(lambda s: s["long"].get("workersReady") == "2/2")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from edl.scheduler.workloads import QUEUE_LABEL
-from tools.jobs import ZOO, write_records
 from tools.kube_api import Object
+from tools.kube_jobs import counting
 from tools.kube_namespace import Namespace
-from tools.kube_objects import IMAGE, condition, phase, volumes
+from tools.kube_objects import condition, phase
 
 RECORDS, EPOCHS = 4096, 4
 
@@ -21,29 +21,20 @@ def job(folder: Path, name: str = "one", **spec: Any) -> Object:
     `spec`: instead of parts of its spec.
     """
     small = {"requests": {"cpu": "500m", "memory": "512Mi"}}
-    about = {"name": name, "labels": {QUEUE_LABEL: "team"}}
-    made = {
-        "image": IMAGE,
-        "suspend": True,
-        "scheduling": {},
-        "settings": {
-            "model_zoo": str(ZOO),
-            "model_def": "counting",
-            "model_params": {"delay_s": 1.0, "until": str(folder / "go")},
-            "training_data": str(write_records(folder / f"{name}.npz", RECORDS)),
-            "minibatch_size": 16,
-            "num_minibatches_per_task": 4,
-            "num_epochs": EPOCHS,
-            "use_async": True,
-            "checkpoint_dir": str(folder / name),
-        },
-        **volumes(folder),
+    usual = {
         "master": {"resources": small},
         "ps": {"replicas": 1, "resources": small},
         "worker": {"replicas": 1, "minReplicas": 1, "maxReplicas": 3, "resources": small},
-        **spec,
     }
-    return {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": about, "spec": made}
+    settings = {
+        "model_params": {"delay_s": 1.0, "until": str(folder / "go")},
+        "minibatch_size": 16,
+        "num_minibatches_per_task": 4,
+        "num_epochs": EPOCHS,
+    }
+    made = counting(folder, name, RECORDS, settings, **{**usual, **spec})
+    made["metadata"]["labels"] = {QUEUE_LABEL: "team"}
+    return made
 
 
 class Life:
