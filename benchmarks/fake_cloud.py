@@ -39,7 +39,7 @@ from tools.cloud import Cloud
 from tools.kube import Cluster
 from tools.kube_api import Object
 from tools.kube_namespace import Namespace, fresh
-from tools.kube_objects import IMAGE, condition, phase
+from tools.kube_objects import IMAGE, phase
 from tools.schedulers import install, running
 from tools.servers import assert_exact
 
@@ -278,10 +278,7 @@ def main() -> None:
     folder.chmod(0o777)
     with Cluster() as cluster, fresh(cluster, "privileged") as here:
         install(here)
-        cluster.wait(
-            "customresourcedefinitions",
-            lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
-        )
+        cluster.establish("edljobs.edl.dev")
         if given.mixed:
             play_mixed(cluster, here, folder)
         else:

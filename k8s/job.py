@@ -153,6 +153,14 @@ def is_queued(job: Object) -> bool:
     return "scheduling" in spec and bool(spec.get("suspend")) and mine
 
 
+def held_by(job: Object) -> str:
+    """Return who has suspended a job of the scheduler's, which stands by; "" where nobody has."""
+    spec = job["spec"]
+    if "scheduling" not in spec or not spec.get("suspend") or is_queued(job):
+        return ""
+    return suspended_by(job) or "somebody"
+
+
 def suspended_by(job: Object) -> str:
     """Return who wrote the `suspend` of a job's spec last, by its managed fields; "" if unknown."""
     found = [

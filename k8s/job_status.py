@@ -14,7 +14,7 @@ from ..common import launched, report
 from ..common.errors import ReportError
 from . import names, objects, observe, queued
 from .api import Object
-from .job import bounded, durable, suspended_by, teachers, workers
+from .job import bounded, durable, held_by, teachers, workers
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
 NO_WORKER = "NoWorker"  # a reason
@@ -286,11 +286,10 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
 
 
 def _suspended(job: Object) -> str:
-    if "scheduling" not in job["spec"]:
+    if not (who := held_by(job)):
         return "no pod runs; it goes on when spec.suspend is false"
-    who = suspended_by(job)
     return (
-        f"no pod runs: suspended by {who or 'somebody'} and not by the scheduler, which leaves it "
+        f"no pod runs: suspended by {who} and not by the scheduler, which leaves it "
         "alone until `edl resume`; a manifest that is applied again must not say spec.suspend"
     )
 

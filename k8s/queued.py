@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 
-from ..common.plain import plain
+from ..common.plain import plain, same_but_figures
 from . import names
 from .api import Object
 from .job import is_queued
 
 QUEUED = "Queued"  # the condition
 _SAID = re.compile(r"([A-Z][A-Za-z]{0,60}): (.+)", re.DOTALL)
-_FIGURES = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST = 1000  # characters: anybody who may change an EdlJob may write there
 _NOBODY = "no pod runs; it waits for the scheduler (`edl schedule serve`), which has not come to it"
 
@@ -48,7 +47,7 @@ def news(before: Object, made: Object) -> tuple[str, str] | None:
     """Return what the scheduler says that it did not say before, figures apart; None: nothing."""
     old, new = _condition(before), _condition(made)
     message = str(new.get("message") or "")
-    if not message or _same(message, str(old.get("message") or "")):
+    if not message or same_but_figures(message, str(old.get("message") or "")):
         return None
     return str(new["reason"]), message
 
@@ -56,10 +55,6 @@ def news(before: Object, made: Object) -> tuple[str, str] | None:
 def is_said(made: Object, message: str) -> bool:
     """Tell whether a status's message is the scheduler's."""
     return bool(message) and _condition(made).get("message") == message
-
-
-def _same(one: str, other: str) -> bool:
-    return _FIGURES.sub("0", one) == _FIGURES.sub("0", other)
 
 
 def _condition(status: Object) -> Object:

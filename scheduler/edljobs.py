@@ -275,12 +275,9 @@ def _no_node(spec: Object, nodes: Sequence[Object]) -> str:
 
 def _stands_by(it: Object) -> str:
     """Say that somebody else has suspended a job; "" where nobody has."""
-    status = it.get("status") or {}
-    if "scheduling" not in it["spec"] or status.get("phase") in _OVER:
+    who = edljob.held_by(it)
+    if not who or (it.get("status") or {}).get("phase") in _OVER:
         return ""
-    if not it["spec"].get("suspend") or edljob.is_queued(it):
-        return ""
-    who = edljob.suspended_by(it) or "somebody"
     return (
         f"is left alone: {who} has suspended it (spec.suspend): `edl resume` it, and leave suspend "
         "out of a manifest that is applied again"

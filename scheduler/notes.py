@@ -8,10 +8,9 @@ with everybody's jobs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-from ..common.plain import plain
+from ..common.plain import plain, same_but_figures
 from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
@@ -20,7 +19,6 @@ from .jobs import Plan
 
 _MOST = 600  # characters of a sentence
 _ANEW_S = 60.0  # until figures alone are written anew
-_FIGURES = re.compile(r"[0-9]+(\.[0-9]+)?")
 _OVER = ("Succeeded", "Failed")
 
 
@@ -74,7 +72,7 @@ class Notes:
             changed[names.ADMITTED] = queue or None
         said, says = has.get(names.SAYS) or "", plain(wanted[names.SAYS], _MOST)
         if said != says:
-            figures_alone = bool(says) and _FIGURES.sub("0", said) == _FIGURES.sub("0", says)
+            figures_alone = bool(says) and same_but_figures(said, says)
             if not figures_alone or now - self._written.get(about["uid"], 0.0) >= _ANEW_S:
                 changed[names.SAYS] = says or None
                 self._written[about["uid"]] = now
@@ -83,9 +81,7 @@ class Notes:
 
 def _is_told(job: Object) -> bool:
     """Tell whether the scheduler says anything of a job: not of one that others suspended."""
-    spec = job["spec"]
-    waits_for_others = "scheduling" in spec and spec.get("suspend") and not edljob.is_queued(job)
-    return (job.get("status") or {}).get("phase") not in _OVER and not waits_for_others
+    return (job.get("status") or {}).get("phase") not in _OVER and not edljob.held_by(job)
 
 
 def _reason(says: str, waits: bool, gate: Gate) -> str:

@@ -15,7 +15,7 @@ import yaml
 from tools import kube
 from tools.kube_api import Object
 from tools.kube_namespace import Namespace, fresh
-from tools.kube_objects import IMAGE, condition
+from tools.kube_objects import IMAGE
 from tools.kueue_itself import Installed
 from tools.schedulers import install, running
 
@@ -77,10 +77,7 @@ def controller(cluster, namespace, folder, allow) -> Iterator[None]:
     roles = [base / f"role-{name}.yaml" for name in ("master", "controller", "user")]
     cluster.apply(manifests / "chart/files/edljobs.yaml", base / "priority-classes.yaml")
     namespace.apply(base / "service-accounts.yaml", *roles)
-    cluster.wait(
-        "customresourcedefinitions",
-        lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
-    )
+    cluster.establish("edljobs.edl.dev")
     namespace.claims(folder)
     config = namespace.kubeconfig("edl-controller")
     command = [sys.executable, "-m", "edl.k8s", "--namespace", namespace.name]
@@ -119,10 +116,7 @@ def said(namespace, folder, kueue) -> Iterator[Path]:
     """Run a controller and a scheduler with the rights of the manifests; return what it says."""
     install(namespace)
     namespace.claims(folder)
-    namespace.cluster.wait(
-        "customresourcedefinitions",
-        lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
-    )
+    namespace.cluster.establish("edljobs.edl.dev")
     flags = ("--runtime", "kubernetes", "--every", "1")
     with running(namespace, folder, *flags) as log:
         yield log

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tools.kube_namespace import Namespace, fresh
-from tools.kube_objects import condition, make_deployment
+from tools.kube_objects import make_deployment
 
 from .tools import Unreachable, fetch
 
@@ -24,10 +24,7 @@ def here(cluster) -> Iterator[Namespace]:
     """Make a namespace in which Deployments, too, are held to `restricted`: by a warning."""
     with fresh(cluster) as namespace:
         cluster.apply(CHART / "files" / "edljobs.yaml")
-        cluster.wait(
-            "customresourcedefinitions",
-            lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
-        )
+        cluster.establish("edljobs.edl.dev")
         yield namespace
 
 

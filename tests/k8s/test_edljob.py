@@ -14,7 +14,6 @@ import pytest
 import yaml
 from tools.kube_api import ApiError, path_of
 from tools.kube_namespace import Namespace, fresh
-from tools.kube_objects import condition
 
 from edl.common.report import (
     VERSION,
@@ -88,10 +87,7 @@ def installed(cluster, here, kubectl, tmp_path_factory) -> Path:
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     kubectl("apply", "-k", str(folder))
-    cluster.wait(
-        "customresourcedefinitions",
-        lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
-    )
+    cluster.establish("edljobs.edl.dev")
     return folder
 
 

@@ -7,7 +7,7 @@ import os
 import pytest
 from tools.cloud import Cloud
 from tools.kube_jobs import counting
-from tools.kube_objects import condition, phase
+from tools.kube_objects import phase
 from tools.schedulers import install, running
 from tools.servers import assert_exact
 from tools.today import on_day
@@ -56,10 +56,7 @@ def where(pods):
 def test_a_node_comes_for_a_job_and_another_one_when_it_has_a_notice(cluster, namespace, folder):
     install(namespace)
     namespace.claims(folder)
-    cluster.wait(
-        "customresourcedefinitions",
-        lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
-    )
+    cluster.establish("edljobs.edl.dev")
     flags = ("--nodes_by", "pods", "--pool", "=".join(POOL), "--max_nodes", "1", "--every", "1")
     workers = {"labels": "edl.dev/role=worker", "within_s": 120.0}
     cloud = Cloud(cluster, namespace.name, boot_s=0.0, idle_s=1000.0, notice_s=1000.0)
@@ -134,11 +131,7 @@ def api(cluster, namespace, monkeypatch):
     install(namespace)
     cluster.apply(crd("autoscaling.x-k8s.io", "ProvisioningRequest", REQUEST, namespaced=True))
     cluster.apply(crd("karpenter.sh", "NodePool", NODE_POOL, namespaced=False))
-    for name in ("provisioningrequests.autoscaling.x-k8s.io", "nodepools.karpenter.sh"):
-        cluster.wait(
-            "customresourcedefinitions",
-            lambda found, name=name: condition(found.get(name, {}), "Established") == "True",
-        )
+    cluster.establish("provisioningrequests.autoscaling.x-k8s.io", "nodepools.karpenter.sh")
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(namespace.kubeconfig("edl-scheduler")))
     found = Api.connect(namespace.name)
     yield found

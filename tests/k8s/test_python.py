@@ -34,11 +34,8 @@ def test_functions_that_were_typed_train_in_pods_as_they_do_here(
 ):
     namespace.apply(MANIFESTS / "service-accounts.yaml", MANIFESTS / "role-master.yaml")
     cluster.apply(MANIFESTS / "priority-classes.yaml")
-    kubeconfig = str(cluster.kubeconfig)
-    monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
     monkeypatch.setenv("EDL_HOME", str(tmp_path))
-    # The official client reads the variable when it is imported.
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", kubeconfig)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, LABELS, 600)
     x = 3.0 * np.eye(4)[labels] + rng.normal(size=(600, 4))

@@ -7,7 +7,7 @@ import threading
 import pytest
 from tools.kube_api import ApiError, path_of
 from tools.kube_jobs import counting, statuses
-from tools.kube_objects import condition, phase
+from tools.kube_objects import phase
 from tools.schedulers import controller, deployment, install
 from tools.servers import assert_exact
 
@@ -46,10 +46,7 @@ def test_a_job_of_15_minutes_is_exact_though_tokens_live_10(cluster, namespace, 
     namespace.claim("data", folder)
     for name in ("long", "late"):
         namespace.claim(name, folder / f"{name}-job")
-    cluster.wait(
-        "customresourcedefinitions",
-        lambda found: condition(found.get("edljobs.edl.dev", {}), "Established") == "True",
-    )
+    cluster.establish("edljobs.edl.dev")
     namespace.apply(controller(folder), deployment())
     request = {"spec": {"audiences": [], "expirationSeconds": TOKEN_S}}
     path = path_of("serviceaccounts", namespace.name, "edl-controller/token")

@@ -272,6 +272,15 @@ class Cluster:
         states = "\n".join(f"  {name}: {summary(found)}" for name, found in objects.items())
         raise AssertionError(f"{where}: not within {within_s:.0f} s\n{states}\n{trouble or ''}")
 
+    def establish(self, *definitions: str) -> None:
+        """Wait until these resource definitions, as edljobs.edl.dev, are served."""
+        self.wait(
+            "customresourcedefinitions",
+            lambda found: all(
+                condition(found.get(name, {}), "Established") == "True" for name in definitions
+            ),
+        )
+
     def deprecated(self) -> set[tuple[str, str, str]]:
         """Return what was asked for since the API server began and is deprecated.
 

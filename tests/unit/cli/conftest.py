@@ -155,8 +155,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump({**config, "current-context": "c"}))
     monkeypatch.setenv("KUBECONFIG", str(path))
-    # The official client reads the variable when it is imported.
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     monkeypatch.setattr("edl.k8s.outside.job.PATIENCE_S", 0.5)
     yield found
     found.close()

@@ -338,7 +338,7 @@ def test_no_kubeconfig_is_told_with_what_to_do(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "none")
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", path)
+    monkeypatch.setenv("KUBECONFIG", path)
 
     code, _, err = run("list", "--runtime", "kubernetes")
 

@@ -250,7 +250,7 @@ def test_server_that_does_not_answer_is_the_only_line(run: Run, server: ApiServe
 
 def test_no_kubeconfig_is_a_line(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = str(tmp_path / "none")
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", path)
+    monkeypatch.setenv("KUBECONFIG", path)
 
     code, out, _ = run("doctor")
 

@@ -119,8 +119,6 @@ def kubeconfig(path: Path, address: str, token: str) -> None:
 def config(tmp_path, monkeypatch) -> Path:
     path = tmp_path / "config"
     monkeypatch.setenv("KUBECONFIG", str(path))
-    # the official client remembers it at its import
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     return path
 
 
