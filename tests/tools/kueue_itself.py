@@ -27,8 +27,9 @@ GROUPS |= dict.fromkeys((*_OWN, "localqueues", "workloads"), f"apis/{_API}")
 GROUPS |= dict.fromkeys(_WHAT, "apis/admissionregistration.k8s.io/v1")
 _CONFIG, _FILE = "kueue-manager-config", "controller_manager_config.yaml"
 _ANSWERS_S = 60.0  # 3 to 6 on two idle cores
-# The lease of one that was killed ends: the next one waits for that.
-_LEASE = {"leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "500ms"}
+# The lease of one that was killed would have to end first, and Kueue 0.17.0 counts for ever what is
+# deleted while it waits for that (mended in 0.17.1).
+_LEASE = {"leaderElect": False}
 
 
 class Installed:
@@ -41,10 +42,10 @@ class Installed:
         found = {(each["kind"], each["metadata"]["name"]): each for each in _load(text)}
         self._config: Object = found.pop(("ConfigMap", _CONFIG))
         self.plain: Object = yaml.safe_load(self._config["data"][_FILE])
-        self.plain["leaderElection"] |= _LEASE
+        self.plain["leaderElection"] = _LEASE
         self._changes: Mapping[str, Any] = {}
         self._apply(*found.values(), self._configured({}))
-        self._answers()
+        self.answers()
 
     def configure(self, **changes: Any) -> None:
         """Let it run with these parts of its configuration, and else as its manifests have it."""
@@ -52,28 +53,19 @@ class Installed:
             self._apply(self._configured(changes))
             self._changes = changes
             self.die()
-            self._answers()
+            self.answers()
 
     def die(self) -> None:
         """Kill it, with no word to anybody. Its Deployment makes it anew, which takes seconds."""
         pods = path_of("pods", HOME, labelSelector=LABEL, gracePeriodSeconds="0")
         self._api.call("DELETE", pods)
 
-    def leads(self) -> None:
-        """Wait until a controller of it acts: after `die` its webhooks answer seconds before.
-
-        A Workload that is deleted and made anew under its name in between is never admitted: Kueue
-        0.17 counts the old one until it ends.
-        """
-        (pod,) = self._one_pod()
-        self._cluster.wait(
-            "leases",
-            lambda found: any(
-                (each["spec"].get("holderIdentity") or "").startswith(pod)
-                for each in found.values()
-            ),
-            namespace=HOME,
-        )
+    def answers(self) -> None:
+        """Wait until one pod of it is there, and its webhooks have their certificate."""
+        self._one_pod()
+        probe = {"apiVersion": _API, "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
+        path = path_of("resourceflavors", dryRun="All")
+        self._tried(lambda: self._api.call("POST", path, probe))
 
     def hold(self, resource: str, name: str, namespace: str = "", policy: str = "None") -> None:
         """Set the stopPolicy of a queue, such as HoldAndDrain."""
@@ -134,13 +126,6 @@ class Installed:
             return lives if [there[name] for name in lives] == ["Running"] else None
 
         return self._cluster.wait("pods", look, namespace=HOME, labels=LABEL)
-
-    def _answers(self) -> None:
-        """Wait until one pod of it is there, and its webhooks have their certificate."""
-        self._one_pod()
-        probe = {"apiVersion": _API, "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
-        path = path_of("resourceflavors", dryRun="All")
-        self._tried(lambda: self._api.call("POST", path, probe))
 
     def _tried(self, call: Any) -> Any:
         """Do what a webhook is asked of, again while it does not answer."""
