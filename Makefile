@@ -8,6 +8,8 @@ PROTOS := $(wildcard .pythonpath/edl/proto/*.proto)
 TORCH ?= torch==2.13.0
 # Long soaks are run by hand: .venv/bin/python -m pytest -m slow -s tests/chaos
 MARKS := not slow and not gpu and not k8s and not ui
+# Of long cases that are alike, those of other commits: tests/tools/turns.py. Nothing else of test-all.
+TURN := and not other_turn
 # Tests that start processes and strike them are tried once more, and named: who needs it is mended.
 AGAIN := --reruns 1 -rsR
 # For fast: the pure state machines and parsers. No job, no server, and the few kernels of data/ only.
@@ -32,7 +34,7 @@ AXE ?= axe-core@4.14.1
 S3_SERVER ?= $(abspath $(lastword $(wildcard ../shared/s3/versitygw-*-linux-amd64.tar.zst)))
 export S3_SERVER
 
-.PHONY: help demo fast test kubernetes test-k8s test-ui lint format docs map bench protos release clean
+.PHONY: help demo fast test test-all kubernetes test-k8s test-ui lint format docs map bench protos release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,16 +59,19 @@ ifdef TESTS
 	$(BIN)/python -m pytest -q -m "$(MARKS)" $(TESTS)
 else
 	-$(BIN)/edl data prepare bbc-news  # not ours to ship; without it one test is skipped
-	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 4 --dist worksteal tests/unit
-	$(BIN)/python -m pytest -q -m "$(MARKS)" -n 5 --dist worksteal $(AGAIN) tests/integration tests/chaos
+	$(BIN)/python -m pytest -q -m "$(MARKS) $(TURN)" -n 3 --dist worksteal tests/unit
+	$(BIN)/python -m pytest -q -m "$(MARKS) $(TURN)" -n 5 --dist worksteal $(AGAIN) tests/integration tests/chaos
 endif
+
+test-all: lint ## lint, test, test-ui and test-k8s with the cases of all commits, and nothing tried twice
+	$(MAKE) test test-ui test-k8s TURN= AGAIN=-rs
 
 kubernetes: $(VENV)/.installed ## Build what test-k8s runs, where there is none (Go 1.26): some 10 minutes
 	PYTHON=$(abspath $(BIN)/python) tests/k8s/cluster/kit/make.sh
 
 test-k8s: $(VENV)/.installed ## Start a Kubernetes cluster on this machine, pass the tests on it (root, Debian)
 	$(BIN)/edl kernels --optimizer sgd  # or the first jobs' servers would: minutes, three at a time
-	$(BIN)/python -m pytest -q -m "k8s and not slow" -n 3 --dist worksteal $(AGAIN) $(or $(TESTS),tests/k8s)
+	$(BIN)/python -m pytest -q -m "k8s and not slow $(TURN)" -n 3 --dist worksteal $(AGAIN) $(or $(TESTS),tests/k8s)
 
 $(VENV)/.ui: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "playwright>=1.50"
@@ -74,7 +79,7 @@ $(VENV)/.ui: $(VENV)/.installed
 	touch $@
 
 test-ui: $(VENV)/.ui ## Test the dashboard's page in a browser (apt-get install chromium nodejs npm)
-	EDL_AXE=$(VENV)/axe/package/axe.min.js $(BIN)/python -m pytest -q -rs -m "ui and not slow" \
+	EDL_AXE=$(VENV)/axe/package/axe.min.js $(BIN)/python -m pytest -q -rs -m "ui and not slow $(TURN)" \
 		-n 2 --dist worksteal $(AGAIN) $(or $(TESTS),tests/ui)
 
 lint: $(VENV)/.installed ## ruff, mypy --strict, import-linter

@@ -13,7 +13,7 @@
 - A piece that waits goes only where fewer workers than are admitted were planned for long: what
   Kueue has begun for it, such as a ProvisioningRequest, would begin anew.
 - A Workload of which Kueue says nothing for long is made anew: one that is deleted and made under
-  its name while Kueue's controller begins is never looked at, since 0.17 counts the old one.
+  its name while Kueue's controller begins is never looked at, since 0.17.0 counts the old one.
 """
 
 from __future__ import annotations

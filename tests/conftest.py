@@ -6,19 +6,26 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tools import leaks, today, warm_nursery
+from tools import leaks, turns, warm_nursery
 
 # A machine that is busy is no fault of a test.
 settings.register_profile("edl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("edl")
 
-today.set_day()
+turns.set_turn()
 
 # The threads of torch.compile, begun where nothing is kept from before, end with the process only.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 
 _WARM = contextlib.ExitStack()
+
+
+@pytest.hookimpl(tryfirst=True)  # before hypothesis looks at its own option
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw what the turn says: a commit is tested alike each time, and another one otherwise."""
+    if config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = turns.turn()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist starts its processes, which inherit it

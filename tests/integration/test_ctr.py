@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tools.own import free_port
 from tools.stage import kill_jobs
+from tools.turns import in_turn
 
 PAGE = Path(__file__).parents[2] / "docs" / "ctr.md"
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -34,6 +35,7 @@ def home(tmp_path):
     kill_jobs(tmp_path / "home")
 
 
+@in_turn(0)
 def test_each_block_of_the_page_does_what_the_page_says(tmp_path, home):
     """Broken once: the definition in the export lacks its analysis."""
     script = ["set -euo pipefail"]

@@ -6,6 +6,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tools import own
 from tools.jobs import Job, write_records
 from tools.stage import Stage, counts, each
+from tools.turns import some
 
 from edl.common import rpc
 from edl.common.errors import Unreachable
@@ -21,7 +22,10 @@ def health(address):
         return rpc.call(stub.Check, health_pb2.HealthCheckRequest(), 5.0).status
 
 
-@pytest.mark.parametrize(("host", "transport"), [("127.0.0.2", "auto"), ("own", "tcp")])
+@pytest.mark.parametrize(
+    ("host", "transport"),
+    some([pytest.param("127.0.0.2", "auto"), pytest.param("own", "tcp")]),
+)
 def test_a_job_with_a_certificate_applies_each_record_once(tmp_path, monkeypatch, host, transport):
     """Broken once: rpc.Server listens plainly; a worker tells of 127.0.0.1; replicas inherit the
     master's port of health."""

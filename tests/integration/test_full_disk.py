@@ -8,6 +8,7 @@ import pytest
 from tools.jobs import ZOO, write_records
 from tools.servers import assert_exact
 from tools.stage import edl, kill_jobs, result
+from tools.turns import in_turn
 
 RECORDS = 2048  # their rows are more than the file system holds
 _MOUNT = 'mount -t tmpfs -o size=32k none "$0" && exec "$@"'
@@ -54,6 +55,7 @@ def train(tmp_path, inside, **more):
     )
 
 
+@in_turn(1)
 def test_snapshots_that_find_no_room_are_told_of_and_training_goes_on(tmp_path, full):
     folder, inside = full
     checkpoints = tmp_path / "checkpoints"
@@ -66,6 +68,7 @@ def test_snapshots_that_find_no_room_are_told_of_and_training_goes_on(tmp_path, 
     assert_exact(checkpoints, RECORDS, 1)
 
 
+@in_turn(0)
 def test_a_last_checkpoint_that_finds_no_room_is_one_clear_error_and_loses_nothing(tmp_path, full):
     folder, inside = full
 

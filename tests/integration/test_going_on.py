@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tools.jobs import Job, write_records
 from tools.servers import table
-from tools.today import on_day
+from tools.turns import in_turn
 
 from edl.common import storage
 
@@ -64,7 +64,7 @@ def test_an_interrupted_master_drains_and_ends_with_130(tmp_path, settings):
     assert storage.latest(job.settings.checkpoint_dir) is not None
 
 
-@on_day(0)
+@in_turn(0)
 def test_evaluate_and_predict_start_from_a_checkpoint(tmp_path, settings):
     with Job(tmp_path / "trained", **settings, validation_data=settings["training_data"]) as job:
         assert job.wait() == 0, job.logs()

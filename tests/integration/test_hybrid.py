@@ -9,6 +9,7 @@ from tools import groups
 from tools.groups import MINIBATCH, RECORDS, scale
 from tools.jobs import send, write_records
 from tools.servers import dense, table
+from tools.turns import in_turn
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
 
@@ -27,6 +28,7 @@ def assert_exact(job, epochs=2):
     assert [float(epochs)] * RECORDS == np.round(rows.ravel(), 3).tolist()
 
 
+@in_turn(0)
 def test_an_elastic_run_without_staleness_ends_as_servers_with_one_worker(tmp_path):
     """Members go 1 -> 3 -> 2; the oracle is the parameter server, which has torch.optim's."""
     values = []
@@ -49,6 +51,7 @@ def test_an_elastic_run_without_staleness_ends_as_servers_with_one_worker(tmp_pa
     assert len(rounds) >= 4, rounds
 
 
+@in_turn(1)
 def test_members_and_servers_are_killed(tmp_path):
     """Members are killed before the push and after it, the first too, and a server, at random."""
     rng = random.Random(0)

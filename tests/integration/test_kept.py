@@ -14,7 +14,7 @@ from kept.folders import JOB, all_kept
 from tools import jobs
 from tools.servers import dense, table
 from tools.stage import edl, kill_jobs
-from tools.today import of_today
+from tools.turns import some
 
 from edl.common import storage
 from edl.jobs.local import LocalJob, kill
@@ -78,7 +78,7 @@ def check(kept, folder):
     assert wanted == counts_of(folder / "checkpoints", records)
 
 
-@pytest.mark.parametrize("kept", of_today(all_kept("job")))
+@pytest.mark.parametrize("kept", some(all_kept("job")))
 def test_a_job_that_was_cut_off_goes_on_where_it_was(kept, placed):
     home = placed(kept)
 
@@ -87,7 +87,7 @@ def test_a_job_that_was_cut_off_goes_on_where_it_was(kept, placed):
     check(kept, home / JOB)
 
 
-@pytest.mark.parametrize("kept", of_today(all_kept("checkpoint")))
+@pytest.mark.parametrize("kept", some(all_kept("checkpoint")))
 def test_a_new_job_goes_on_with_a_checkpoint(kept, placed):
     home = placed(kept)
 

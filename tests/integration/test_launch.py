@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tools.launched import DEADLINE_S, SCRIPT, Launched, workers
-from tools.today import on_day
+from tools.turns import in_turn
 
 from edl.launch import state
 
@@ -37,7 +37,7 @@ def launched(tmp_path: Path):
         each.__exit__()
 
 
-@on_day(0)
+@in_turn(0)
 def test_every_record_counts_once_whoever_joins_or_is_killed(launched):
     job = launched("--nodes", "1:2", "--local_nodes", "1").start()
     alone = job.counting(round=1, world=1)
@@ -61,7 +61,7 @@ def test_every_record_counts_once_whoever_joins_or_is_killed(launched):
     assert 1 == ended["failures"]  # the killed worker; the lost node is none
 
 
-@on_day(1)
+@in_turn(1)
 def test_nodes_of_this_machine_are_scaled_and_no_step_is_lost_or_repeated(launched, tmp_path):
     job = launched("--nodes", "1:2", "--local_nodes", "1")
     job.start(str(SCRIPT), str(tmp_path), "drain")

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from tools.jobs import WAIT_S, counting_job, send
 from tools.servers import dense, table
-from tools.today import of_today, on_day
+from tools.turns import in_turn, some
 
 RECORDS, EPOCHS = 2000, 2
 POINTS = ["lease", "commit", "answer", "requeue", "cut", "epoch_end", "evaluate", "shutdown"]
@@ -115,7 +115,7 @@ def restarts(job):
     return text.count("started again (epoch ")
 
 
-@pytest.mark.parametrize("point", of_today(POINTS))
+@pytest.mark.parametrize("point", some(POINTS))
 def test_a_master_killed_at_a_failpoint_goes_on(point, tmp_path, controller, monkeypatch):
     monkeypatch.setenv("EDL_FAULTS", controller.environment(f"master.{point}", "master.recover"))
     controller.kills = {f"master.{point}": [3 if point == "lease" else 1], "master.recover": [1]}
@@ -275,7 +275,7 @@ def test_a_master_with_ten_thousand_open_tasks_leases_again_in_less_than_5_s(
     assert took_s < 5.0
 
 
-@on_day(1)
+@in_turn(1)
 def test_early_stopping_ends_at_the_same_record_and_keeps_the_same_best_when_the_master_is_killed(
     tmp_path, controller, monkeypatch
 ):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.turns import in_turn
 
 import edl
 
@@ -42,6 +43,7 @@ def notebook() -> Iterator[Callable[[str], dict[str, Any]]]:
         del linecache.cache[name]
 
 
+@in_turn(1)
 def test_the_page_runs_cell_by_cell(notebook: Any, tmp_path: Path, monkeypatch: Any) -> None:
     page = (Path(edl.__file__).parent / "docs/python.md").read_text()
     monkeypatch.chdir(tmp_path)

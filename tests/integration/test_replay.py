@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from tools.jobs import Job, send, write_records
+from tools.turns import in_turn
 
 from edl.common.errors import UsageError
 from edl.replay.command import replay
@@ -60,6 +61,7 @@ MODES = {
 }
 
 
+@in_turn(1)
 @pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_job_whose_worker_was_killed_is_repeated_bit_for_bit(tmp_path, mode):
     with job(tmp_path, **MODES[mode]) as running:
@@ -122,6 +124,7 @@ def test_state_at_a_moment_is_shown_and_written(tmp_path):
     assert first.startswith(("0,1,0,16,1,0,0.", "0,2,0,16,1,0,0."))
 
 
+@in_turn(0)
 @pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_job_whose_server_was_replaced_is_repeated_bit_for_bit(tmp_path, mode):
     with job(tmp_path, **MODES[mode], snapshot_s=0.5) as running:
@@ -136,6 +139,7 @@ def test_job_whose_server_was_replaced_is_repeated_bit_for_bit(tmp_path, mode):
     assert 2 == len(list((running.folder / "trace").glob("server-1-*")))
 
 
+@in_turn(1)
 def test_job_that_was_gone_on_with_is_repeated_from_its_checkpoint(tmp_path):
     with job(tmp_path, grads_to_wait=3) as first:
         first.watch(begun(0.4))

@@ -8,13 +8,13 @@ import time
 
 from tools.jobs import ZOO, Job, write_records
 from tools.stage import counts, each, edl, kill_jobs
-from tools.today import on_day
+from tools.turns import in_turn
 from tools.waiting import until
 
 from edl.jobs.local import LocalJob
 
 
-@on_day(0)
+@in_turn(0)
 def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(tmp_path):
     """Broken once: LocalPlace.act begins the second job before the first one shrinks."""
     home = tmp_path / "home"

@@ -12,6 +12,7 @@ import signal
 import pytest
 from tools.jobs import Job, send, write_records
 from tools.servers import assert_exact
+from tools.turns import some
 
 RECORDS, EPOCHS = 3000, 2
 
@@ -70,7 +71,7 @@ def test_killed_servers_are_replaced_and_no_worker_is(tmp_path, settings, victim
     assert {"worker": 2, "server": 3 + 2 * len(victims)} == lives(job)
 
 
-@pytest.mark.parametrize("by", ["SIGTERM", "the provider's notice"])
+@pytest.mark.parametrize("by", some(["SIGTERM", "the provider's notice"]))
 def test_server_that_is_told_to_go_leaves_a_snapshot_for_its_replacement(tmp_path, by):
     """A cluster tells a server so before it takes a machine. Broken once: no last snapshot."""
     gate = tmp_path / "gate"

@@ -7,7 +7,7 @@ import signal
 import pytest
 from tools.jobs import Job, send, write_records
 from tools.stage import counts, each
-from tools.today import on_day
+from tools.turns import in_turn
 
 RECORDS = 1200
 
@@ -56,7 +56,7 @@ def ended(job):
     return result
 
 
-@on_day(1)
+@in_turn(1)
 def test_a_job_goes_on_with_more_and_with_fewer_servers_and_says_what_that_cost(counting):
     """Broken once: what was used to begin the servers before is left in the folder, too."""
     trains_on(counting, 1, 2)
@@ -74,7 +74,7 @@ def test_a_job_goes_on_with_more_and_with_fewer_servers_and_says_what_that_cost(
     assert len(written) == 1, written
 
 
-@on_day(0)
+@in_turn(0)
 def test_nothing_is_lost_where_processes_are_killed_as_the_servers_change(counting):
     """Whoever is killed at a change, before it, as it begins and after it, on either side."""
     trains_on(counting, 1, 2)

@@ -9,7 +9,7 @@ import signal
 import pytest
 from tools.jobs import send
 from tools.pupils import MINIBATCH, RECORDS, must_be_taught, scale_teachers, taught_job
-from tools.today import on_day
+from tools.turns import in_turn
 
 from edl.distill import segments
 
@@ -22,7 +22,7 @@ def cached(folder, **settings):
     return {"teacher_cache": str(folder / "cache"), **own, **settings}
 
 
-@on_day(1)
+@in_turn(1)
 @pytest.mark.parametrize("strategy", ["ps", pytest.param("allreduce", marks=pytest.mark.slow)])
 def test_from_the_second_epoch_on_no_teacher_is_asked_and_others_learn_of_it_too(
     tmp_path, strategy

@@ -15,6 +15,7 @@ import torch
 from launched import books
 from tools import rounds
 from tools.launched import DEADLINE_S, Launched, workers
+from tools.turns import some
 
 from edl.common.order import order
 from edl.launch import DRAINED
@@ -74,10 +75,12 @@ def check(kind: str, folder: Path, told: int, killed: int, *example: str) -> Non
 
 @pytest.mark.parametrize(
     ("kind", "example", "steps"),
-    [
-        ("bert", "trainer_bert.py --sentences 1500 --epochs 3 --output", 72),
-        ("digits", "lightning_digits.py --epochs 4", 96),
-    ],
+    some(
+        [
+            pytest.param("bert", "trainer_bert.py --sentences 1500 --epochs 3 --output", 72),
+            pytest.param("digits", "lightning_digits.py --epochs 4", 96),
+        ]
+    ),
     ids=KINDS,
 )
 def test_each_record_counts_once_and_the_parameters_are_those_of_one_process(

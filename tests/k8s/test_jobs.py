@@ -20,7 +20,7 @@ from tools import kube
 from tools.jobs import ZOO, write_records
 from tools.kube_objects import IMAGE, make_deployment, make_pod
 from tools.servers import assert_exact, dense
-from tools.today import on_day
+from tools.turns import in_turn
 
 from edl.common import storage
 from edl.data.datasets import prepare
@@ -212,7 +212,7 @@ def test_deepfm_makes_room_for_a_service_and_gets_it_back(cluster, ready, folder
     assert status["metrics"]["auc"] > 0.7, status["metrics"]
 
 
-@on_day(0)
+@in_turn(0)
 def test_workers_preempted_by_the_real_scheduler_and_a_lost_machine(cluster, ready, folder):
     """Train with 2 servers and 4 low workers on 16 cores.
 
@@ -263,7 +263,7 @@ def test_workers_preempted_by_the_real_scheduler_and_a_lost_machine(cluster, rea
     assert serving == [pod["metadata"]["name"] for pod in job.pods("ps")] or not job.pods("ps")
 
 
-@on_day(1)
+@in_turn(1)
 def test_api_server_master_and_server_are_lost_in_one_job(cluster, ready, folder):
     """Lose one after the other without a word.
 
@@ -315,7 +315,7 @@ def test_an_all_reduce_group_loses_its_first_member(cluster, ready, folder):
     assert list((folder / "job").glob("*/group/version-*/MANIFEST.json"))
 
 
-@on_day(0)
+@in_turn(0)
 def test_workers_come_and_go_as_the_user_wants(cluster, ready, folder):
     job = Run(cluster, ready, folder, "scaled", 2, num_workers=1)
     job.under_way(0.05)

@@ -10,7 +10,7 @@ from tools.kube_jobs import counting
 from tools.kube_objects import phase
 from tools.schedulers import install, running
 from tools.servers import assert_exact
-from tools.today import on_day
+from tools.turns import in_turn
 
 from edl.common import storage
 from edl.k8s.api import Api
@@ -52,7 +52,7 @@ def where(pods):
     }
 
 
-@on_day(0)
+@in_turn(0)
 def test_a_node_comes_for_a_job_and_another_one_when_it_has_a_notice(cluster, namespace, folder):
     install(namespace)
     namespace.claims(folder)

@@ -7,7 +7,7 @@ import json
 from tools.kube_jobs import counting, statuses
 from tools.schedulers import deployment, install
 from tools.servers import assert_exact
-from tools.today import on_day
+from tools.turns import in_turn
 
 RECORDS = 1200
 FITS = 4  # workers of 3 cores: one on each node
@@ -31,7 +31,7 @@ def job(folder, name):
     )
 
 
-@on_day(1)
+@in_turn(1)
 def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(
     cluster, namespace, controller, folder
 ):

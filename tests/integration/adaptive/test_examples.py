@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tools.elastic import generation
+from tools.turns import in_turn, some
 
 import edl
 
@@ -35,7 +36,7 @@ def linear(say):
     run(say, EXAMPLES / "adaptive_linear.py", "--epochs", "4", "--autoscale")
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", some([1, 2]))
 def test_the_linear_example_finds_the_weights(tmp_path, replicas):
     ended = generation(linear, tmp_path, replicas)
 
@@ -79,6 +80,7 @@ def pictures(say):
     run(say, EXAMPLES / "adaptive_cifar.py", "--cifar", "pictures", "--epochs", "1")
 
 
+@in_turn(0)
 def test_the_cifar_example_reads_its_binary_version(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
@@ -106,6 +108,7 @@ def films(say):
     )
 
 
+@in_turn(1)
 def test_the_ncf_example_finds_who_likes_what(tmp_path, monkeypatch):
     """Train on ratings that are made up, in the format of u.data.
 

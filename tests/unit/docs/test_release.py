@@ -1,4 +1,4 @@
-"""`.ci/release.py`, in a repository of the test's own whose checks are a Makefile's three lines."""
+"""`.ci/release.py`, in a repository of the test's own whose checks are a Makefile's two lines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def repository(tmp_path):
     (root / "k8s/manifests/pod.yaml").write_text("image: edl:1.2.3\n")
     (root / "__init__.py").write_text('"""A package."""\n\n__version__ = "1.2.3"\n')
     (root / "CHANGELOG.md").write_text(CHANGELOG)
-    (root / "Makefile").write_text("lint docs test:\n\t@echo $@ >> ../checks\n")
+    (root / "Makefile").write_text("docs test-all:\n\t@echo $@ >> ../checks\n")
     git(root, "init", "--quiet")
     commit(root)
     return root
@@ -67,7 +67,7 @@ def release(root, version="1.2.3"):
 def test_what_is_ready_passes_all_checks_and_is_tagged(repository):
     assert release(repository) == (0, "")
 
-    assert (repository.parent / "checks").read_text().split() == ["lint", "docs", "test"]
+    assert (repository.parent / "checks").read_text().split() == ["docs", "test-all"]
     assert git(repository, "tag") == "v1.2.3"
     assert git(repository, "cat-file", "-t", "v1.2.3") == "tag"  # annotated
     assert git(repository, "rev-parse", "v1.2.3^{}") == git(repository, "rev-parse", "HEAD")
@@ -85,8 +85,8 @@ def test_what_is_ready_passes_all_checks_and_is_tagged(repository):
             "move what is below [Unreleased]",
         ),
         ("k8s/manifests/pod.yaml", "image: edl:1.2.2\n", "pod.yaml names the image edl:1.2.2"),
-        ("Makefile", "lint docs:\ntest:\n\t@false\n", "`make test` failed"),
-        ("Makefile", "lint docs test:\n\t@touch $@.log\n", "commit or remove first: ?? docs.log"),
+        ("Makefile", "docs:\ntest-all:\n\t@false\n", "`make test-all` failed"),
+        ("Makefile", "docs test-all:\n\t@touch $@.log\n", "commit or remove first: ?? docs.log"),
     ],
 )
 def test_what_is_not_ready_is_named_and_not_tagged(repository, file, text, error):
