@@ -279,6 +279,25 @@ def test_what_pods_lack_for_a_flavors_labels_and_taints_is_told(
     assert f"write {{pool: spot-{namespace.name}}}" in labels["message"]
 
 
+def test_a_taint_of_a_flavor_is_told_in_kueues_words_until_all_pods_bear_it(
+    namespace, kueue, said, folder
+):
+    one = Life(namespace)
+    queue(kueue, namespace, spot={"nodeTaints": [SPOT]})
+    namespace.apply(job(folder, **NOWHERE))
+
+    told = one.says("untolerated taint")
+    kueue.die()
+    bears = {"tolerations": [{**SPOT, "operator": "Equal"}]}
+    change = json.dumps({"spec": dict.fromkeys(("master", "ps", "worker"), bears)})
+    namespace.kubectl("patch", "edljob", "one", "--type=merge", "-p", change)
+    one.is_admitted("edl-one-base")
+    namespace.kubectl("delete", "edljob", "one")
+    one.workloads(lambda found: not found)
+
+    assert f"in flavor spot-{namespace.name}" in told["message"]
+
+
 def test_a_job_that_kueue_evicts_for_pods_that_are_not_ready_is_held_after_three_times(
     namespace, kueue, said, folder
 ):
