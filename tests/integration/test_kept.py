@@ -78,7 +78,7 @@ def check(kept, folder):
     assert wanted == counts_of(folder / "checkpoints", records)
 
 
-@pytest.mark.parametrize("kept", some(all_kept("job")))
+@pytest.mark.parametrize("kept", some(all_kept("job"), 4))
 def test_a_job_that_was_cut_off_goes_on_where_it_was(kept, placed):
     home = placed(kept)
 
@@ -87,7 +87,7 @@ def test_a_job_that_was_cut_off_goes_on_where_it_was(kept, placed):
     check(kept, home / JOB)
 
 
-@pytest.mark.parametrize("kept", some(all_kept("checkpoint")))
+@pytest.mark.parametrize("kept", some(all_kept("checkpoint"), 3))
 def test_a_new_job_goes_on_with_a_checkpoint(kept, placed):
     home = placed(kept)
 

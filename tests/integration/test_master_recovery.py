@@ -115,7 +115,7 @@ def restarts(job):
     return text.count("started again (epoch ")
 
 
-@pytest.mark.parametrize("point", some(POINTS))
+@pytest.mark.parametrize("point", some(POINTS, 3))
 def test_a_master_killed_at_a_failpoint_goes_on(point, tmp_path, controller, monkeypatch):
     monkeypatch.setenv("EDL_FAULTS", controller.environment(f"master.{point}", "master.recover"))
     controller.kills = {f"master.{point}": [3 if point == "lease" else 1], "master.recover": [1]}
