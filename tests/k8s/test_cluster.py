@@ -26,7 +26,7 @@ def priorities(cluster):
 def test_a_pod_runs_this_checkout_and_its_log_is_read(namespace):
     namespace.apply(make_pod("hello", "python", "-c", "import edl; print(edl.__version__)"))
 
-    namespace.wait_phase("hello", "Succeeded", within_s=30)
+    namespace.wait_phase("hello", "Succeeded")
 
     assert f"{edl.__version__}\n" == namespace.log("hello")
 
@@ -40,7 +40,7 @@ def test_an_exit_code_and_an_image_that_is_not_there_are_told(namespace):
         statuses = pods[name].get("status", {}).get("containerStatuses") or [{"state": {}}]
         return statuses[0]["state"]
 
-    failed = namespace.wait_phase("fails", "Failed", within_s=30)
+    failed = namespace.wait_phase("fails", "Failed")
     reason = namespace.wait(
         "pods", lambda pods: state(pods, "missing").get("waiting", {}).get("message"), within_s=30
     )
@@ -58,7 +58,7 @@ def test_the_scheduler_preempts_low_priority_pods_for_a_high_one(namespace, prio
     namespace.wait("pods", lambda pods: [phase(pod) for pod in pods.values()] == ["Running"] * 12)
 
     namespace.apply(make_pod("high", "sleep", "600", cpu="2", priorityClassName="high"))
-    high = namespace.wait_phase("high", "Running", within_s=30)
+    high = namespace.wait_phase("high", "Running")
 
     assert 12 + 1 - 2 == len(
         namespace.objects("pods")
@@ -69,7 +69,7 @@ def test_the_scheduler_preempts_low_priority_pods_for_a_high_one(namespace, prio
 
 def test_the_pods_of_a_crashed_node_are_evicted_and_gone_when_it_is_back(cluster, namespace):
     namespace.apply(make_pod("stays", "sleep", "600"))
-    node = namespace.wait_phase("stays", "Running", within_s=30)["spec"]["nodeName"]
+    node = namespace.wait_phase("stays", "Running")["spec"]["nodeName"]
 
     cluster.crash(node)
     namespace.wait(
@@ -77,19 +77,19 @@ def test_the_pods_of_a_crashed_node_are_evicted_and_gone_when_it_is_back(cluster
     )
     cluster.restore(node)
 
-    assert namespace.wait("pods", lambda pods: "stays" not in pods, within_s=30)
+    assert namespace.wait("pods", lambda pods: "stays" not in pods)
 
 
 def test_a_lingering_pod_is_failed_and_marked_as_deleted(cluster, namespace):
     cluster.linger(3)
     namespace.apply(make_pod("lingers", "sleep", "600"))
-    namespace.wait_phase("lingers", "Running", within_s=30)
+    namespace.wait_phase("lingers", "Running")
 
     namespace.kubectl("delete", "pod", "lingers", "--wait=false")
-    pod = namespace.wait_phase("lingers", "Failed", within_s=30)
+    pod = namespace.wait_phase("lingers", "Failed")
 
     assert "deletionTimestamp" in pod["metadata"]
-    assert namespace.wait("pods", lambda pods: not pods, within_s=30)
+    assert namespace.wait("pods", lambda pods: not pods)
 
 
 def test_a_restarted_api_server_drops_watches_and_says_gone_to_an_old_version(cluster, namespace):
@@ -106,7 +106,7 @@ def test_a_restarted_api_server_drops_watches_and_says_gone_to_an_old_version(cl
 
     threading.Thread(target=watch, daemon=True).start()
     namespace.apply(make_pod("before", "true"))
-    namespace.wait_phase("before", "Succeeded", within_s=30)
+    namespace.wait_phase("before", "Succeeded")
     with cluster.outage():
         assert ended.wait(30)
         with pytest.raises(UNREACHABLE):
@@ -139,7 +139,7 @@ def test_two_pods_speak_through_a_service_by_its_name(namespace):
     )
     namespace.apply(server, service, make_pod("client", "python", "-c", fetch))
 
-    namespace.wait_phase("client", "Succeeded", within_s=60)
+    namespace.wait_phase("client", "Succeeded")
 
     assert "200\n" == namespace.log("client")
 
@@ -153,7 +153,7 @@ def test_a_claim_outlives_its_pods(namespace, tmp_path):
         pod = make_pod(name, "sh", "-c", command, **mounted)
         pod["spec"]["containers"][0]["volumeMounts"] = [{"name": "job", "mountPath": "/job"}]
         namespace.apply(pod)
-        namespace.wait_phase(name, "Succeeded", within_s=30)
+        namespace.wait_phase(name, "Succeeded")
 
     assert "kept\n" == namespace.log("reads")
 

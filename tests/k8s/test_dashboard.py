@@ -86,7 +86,7 @@ def test_the_dashboard_shows_a_job_to_whoever_has_its_token_and_changes_nothing(
         "pods", lambda pods: next((n for n in pods if n.startswith("edl-dashboard")), None)
     )
 
-    line = namespace.wait_log(pod, "found ", container="asker", within_s=90.0)
+    line = namespace.wait_log(pod, "found ", container="asker")
 
     found = json.loads(line.partition("found ")[2])
     assert (401, 401, True) == (found["nobody"], found["wrong"], found["page"])

@@ -63,7 +63,7 @@ def test_a_mounted_config_map_follows_its_object_and_a_path_in_it_does_not(names
     namespace.wait_log("fixed", "1 one")
 
     namespace.apply(config("told", key="two"))
-    namespace.wait_log("reads", "2 two", within_s=30)
+    namespace.wait_log("reads", "2 two")
 
     assert "1 one\n" == namespace.log("fixed")
 
@@ -78,7 +78,7 @@ def test_a_sidecar_runs_beside_its_pod_and_ends_after_it(namespace):
     ]
     namespace.apply(pod)
 
-    ended = namespace.wait_phase("beside", "Succeeded", within_s=30)
+    ended = namespace.wait_phase("beside", "Succeeded")
 
     path = path_of("pods", namespace.name, "beside/log", container="sidecar")
     states = {

@@ -45,6 +45,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parents[1] / "k8s" / "cluster"
 CLUSTERS = Path("/var/tmp/edl-clusters")  # /tmp may be an overlay or a tmpfs; this lasts a reboot
 START_S = 120.0  # about 20 on two idle cores
+PATIENCE_S = 180.0  # tells what never comes from a machine that others use, too
 OTHERS_END_S = 90  # how long the keeper of an earlier run may take to bring its cluster down
 
 
@@ -236,7 +237,7 @@ class Cluster:
         namespace: str = "",
         labels: str = "",
         fields: str = "",
-        within_s: float = 60.0,
+        within_s: float = PATIENCE_S,
     ) -> T:
         """Return what `until` says of the objects, by name, as soon as that is true.
 
@@ -305,12 +306,12 @@ class Cluster:
         merge = "application/merge-patch+json"
         self.api.call("PATCH", path_of("nodes", name=node), change, content_type=merge)
 
-    def crash(self, node: str, *, within_s: float = 60.0) -> None:
+    def crash(self, node: str, *, within_s: float = PATIENCE_S) -> None:
         """Lose the machine: its processes die, and nobody says so. Returns when it is missed."""
         self.annotate(node, crashed="true")
         self.wait("nodes", lambda n: condition(n[node], "Ready") == "Unknown", within_s=within_s)
 
-    def restore(self, node: str, *, within_s: float = 60.0) -> None:
+    def restore(self, node: str, *, within_s: float = PATIENCE_S) -> None:
         self.annotate(node, crashed=None)
         self.wait("nodes", lambda nodes: is_usable(nodes[node]), within_s=within_s)
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from tools.kube import Cluster
+from tools.kube import PATIENCE_S, Cluster
 from tools.kube_api import RETRY_S, Object, path_of
 from tools.kube_objects import any_started, phase
 
@@ -43,7 +43,7 @@ class Namespace:
         items = self.api.call("GET", path)["items"]
         return {found["metadata"]["name"]: found for found in items}
 
-    def wait_phase(self, pod: str, wanted: str, *, within_s: float = 60.0) -> Object:
+    def wait_phase(self, pod: str, wanted: str, *, within_s: float = PATIENCE_S) -> Object:
         """Return the pod, as soon as it is Running, Succeeded or Failed as wanted."""
         __tracebackhide__ = True
 
@@ -58,7 +58,9 @@ class Namespace:
         path = path_of("pods", self.name, f"{pod}/log")
         return self.api.text("GET", path, timeout_s=timeout_s)
 
-    def wait_log(self, pod: str, text: str, *, container: str = "", within_s: float = 60.0) -> str:
+    def wait_log(
+        self, pod: str, text: str, *, container: str = "", within_s: float = PATIENCE_S
+    ) -> str:
         """Return the first line of the pod's log that holds `text`."""
         __tracebackhide__ = True
         deadline = time.monotonic() + within_s
@@ -156,7 +158,7 @@ class Namespace:
             parts.append("---- the nodes\n" + "\n".join(tail))
         return "\n".join(parts)
 
-    def delete(self, *, within_s: float = 60.0) -> None:
+    def delete(self, *, within_s: float = PATIENCE_S) -> None:
         """Delete the namespace, and wait until no pod is left: the next test has the room."""
         # None is created from here on.
         self.cluster.kubectl("delete", "namespace", self.name, "--wait=false")

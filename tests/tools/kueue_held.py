@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edl.scheduler.workloads import QUEUE_LABEL
+from tools.kube import PATIENCE_S
 from tools.kube_api import Object
 from tools.kube_jobs import counting
 from tools.kube_namespace import Namespace
@@ -43,7 +44,7 @@ class Life:
     def __init__(self, here: Namespace) -> None:
         self._here = here
 
-    def status(self, until: Callable[[Object], object], within_s: float = 120.0) -> Object:
+    def status(self, until: Callable[[Object], object], within_s: float = PATIENCE_S) -> Object:
         def look(jobs: dict[str, Object]) -> Object | None:
             found = jobs["one"].get("status") or {}
             assert phase(jobs["one"]) != "Failed", found
@@ -72,9 +73,7 @@ class Life:
         return [name for name, each in found.items() if phase(each) in ("Pending", "Running")]
 
     def workloads(self, until: Callable[[dict[str, Object]], object]) -> dict[str, Object]:
-        return self._here.wait(
-            "workloads", lambda found: [found] if until(found) else None, within_s=60.0
-        )[0]
+        return self._here.wait("workloads", lambda found: [found] if until(found) else None)[0]
 
     def is_admitted(self, name: str) -> None:
         self.workloads(lambda found: condition(found.get(name, {}), "Admitted") == "True")
