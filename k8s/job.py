@@ -255,6 +255,8 @@ def _settings(job: Object) -> JobSettings:
     }
     if "highFraction" in worker:
         told["worker_pod_priority"] = str(worker["highFraction"])
+    if durable(spec):  # for those who ask what outlives the pods: JobSettings.keeps_checkpoints
+        told["job_volume"] = names.volume_text(spec["jobVolume"])
     for role in names.ROLES:
         told |= _resources(spec, role)
     told = {name: value for name, value in told.items() if value is not None}

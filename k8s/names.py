@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import decimal
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -157,8 +158,24 @@ def volumes(text: str, said: str) -> tuple[list[dict[str, Any]], list[dict[str, 
 
 
 def volume(text: str, said: str) -> dict[str, Any]:
-    """Read "claim_name=..." or "host_path=...,type=..." as a volume's source. Raises UsageError."""
+    """Read "claim_name=..." or "host_path=...,type=..." as a volume's source. Raises UsageError.
+
+    And JSON of a source as Kubernetes has it, which is what `volume_text` writes.
+    """
+    if text.startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise UsageError(f"{said}: {text} is no JSON ({error}).") from error
     return _source(_pairs(text, said), said)
+
+
+def volume_text(source: Mapping[str, Any]) -> str:
+    """Return what `volume` reads as this source."""
+    match source:
+        case {"persistentVolumeClaim": {"claimName": claim, **options}} if not options:
+            return f"claim_name={claim}"
+    return json.dumps(source, sort_keys=True)
 
 
 def _source(given: Mapping[str, str], said: str) -> dict[str, Any]:

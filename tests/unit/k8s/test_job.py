@@ -16,7 +16,7 @@ from edl.common.report import Bounds, Report, Resize, write
 from edl.common.resolve import resolve
 from edl.common.settings import JobSettings, knobs
 from edl.k8s import job as edljob_module
-from edl.k8s import pods
+from edl.k8s import names, pods
 from edl.k8s.allowed import Allowed, Installed
 from edl.k8s.confined import confined
 from edl.k8s.job import adopted, outlives, wanted
@@ -48,6 +48,7 @@ def test_fields_and_settings_become_what_the_flags_would():
     assert settings == JobSettings(
         job_name="demo",
         runtime="kubernetes",
+        job_volume="claim_name=jobs",
         port=50001,
         model_def="iris",
         training_data="/d",
@@ -265,14 +266,25 @@ def test_a_volume_may_be_mounted_twice():
     [{"persistentVolumeClaim": {"claimName": "c"}}, {"nfs": {"server": "n", "path": "/"}}],
 )
 def test_any_volume_holds_the_jobs_folder_of_master_and_servers(source):
+    """And keeps its checkpoints."""
     some = Installed(Allowed(fields=("spec.jobVolume.nfs",)))
-    made = wanted(edljob(jobVolume=source), installed=some).templates
+    told = wanted(edljob(jobVolume=source), installed=some)
+    made = told.templates
+
+    assert told.settings.keeps_checkpoints
+    assert JobSettings.from_json(told.settings.to_json()) == told.settings
+    assert names.volume(told.settings.job_volume, "") == source
 
     for role in ("master", "ps"):
         (mount,) = [m for m in container(made[role])["volumeMounts"] if m["name"] == "job"]
         assert {"name": "job", **source} in made[role]["spec"]["volumes"]
         assert mount["subPath"] == "edl-demo"
     assert "job" not in [each["name"] for each in made["worker"]["spec"]["volumes"]]
+
+
+@pytest.mark.parametrize("source", [None, {"emptyDir": {"sizeLimit": "1Gi"}}])
+def test_what_ends_with_a_pod_keeps_no_checkpoints(source):
+    assert not wanted(edljob(jobVolume=source)).settings.keeps_checkpoints
 
 
 def test_a_path_outlives_the_pod_where_a_lasting_volume_is_mounted():
