@@ -25,7 +25,7 @@ from .reflector import Change, Reflector
 log = logging.getLogger(__name__)
 
 _AGAIN_S = 2.0  # until a creation or deletion that found nobody is tried again
-_QUOTA_S = 10.0  # until one that a quota refused is
+_QUOTA_S = 10.0  # until one that was forbidden is
 _CALL_S = 10.0  # of one try
 _IMAGE_S = 120.0  # an image that cannot be pulled for so long is a failure
 _GIVE_UP_S = 5.0  # beyond its grace: a pod whose node does not say that it ended
@@ -159,8 +159,10 @@ class KubernetesRuntime:
         except ApiError as error:
             if error.status == 409 and error.reason == "AlreadyExists":
                 log.info("pod=%s -> it is there", pod.name)
-            elif error.status == 403 and "exceeded quota" in error.message:
-                self._wait(pod, f"a quota leaves no room: {error.message}")
+            elif error.status == 403:  # what others may change: quotas, limits, policies, roles
+                full = "exceeded quota" in error.message
+                why = "a quota leaves no room" if full else "the cluster forbids its pod"
+                self._wait(pod, f"{why}: {error.message}")
                 self._calls.put(lambda: self._create(pod), _QUOTA_S)
                 return
             elif error.status == 429 or error.status >= 500:
@@ -168,7 +170,7 @@ class KubernetesRuntime:
                 self._calls.put(lambda: self._create(pod), _AGAIN_S)
                 return
             else:
-                self._end(pod, _UNMADE, f"cannot be made: {error.message}")
+                self._end(pod, _UNMADE, f"cannot be made: {error.message}; mend what it asks for")
                 return
         pod.made = time.monotonic()
 

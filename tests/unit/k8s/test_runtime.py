@@ -148,19 +148,28 @@ def test_what_the_api_server_refuses_is_a_failure_that_says_why(runtime, server,
     replica = runtime.start("worker", 0, "a1", {})
 
     assert told.get(timeout=WAIT_S) == Exit(
-        replica, 1, False, "cannot be made: spec.containers: Required value"
+        replica, 1, False, "cannot be made: spec.containers: Required value; mend what it asks for"
     )
 
 
-def test_a_full_quota_is_waited_for_and_told(runtime, server, told, monkeypatch):
+@pytest.mark.parametrize(
+    "why",
+    [
+        "exceeded quota: compute, requested: cpu=1",
+        "maximum memory usage per Container is 512Mi, but limit is 600Mi",
+        'violates PodSecurity "restricted:latest": runAsNonRoot != true',
+        'User "system:serviceaccount:a:edl-master" cannot create resource "pods"',
+    ],
+)
+def test_what_is_forbidden_is_waited_for_and_told(runtime, server, told, monkeypatch, why):
     monkeypatch.setattr(module, "_QUOTA_S", 0.0)
-    server.fail("POST", "/pods", 403, message="exceeded quota: compute, requested: cpu=1")
+    server.fail("POST", "/pods", 403, message=why)
 
     replica, _ = start(runtime, server)
 
     note = told.get(timeout=WAIT_S)
     assert isinstance(note, Note)
-    assert "exceeded quota" in note.text
+    assert why in note.text
     assert note.replica == replica
 
 
