@@ -78,7 +78,10 @@ def waits_for(top: Object, masters: Sequence[Object], refused: str = "") -> str:
     for each in (top.get("status") or {}).get("conditions") or []:
         if each.get("type") == "Accepted" and each.get("status") == "False":
             return str(each.get("message") or each.get("reason"))
-    return str((top.get("status") or {}).get("message") or refused or "the master has no pod yet")
+    said = top.get("status") or {}
+    if top["kind"] == names.KIND and not said:
+        return "no controller has looked at it yet; `edl doctor` tells whether one runs for it"
+    return str(said.get("message") or refused or "the master has no pod yet")
 
 
 def order(pod: Object) -> tuple[int, int, str]:

@@ -108,6 +108,10 @@ def test_edl_status_tells_it_too():
     assert state.status_of("demo", job(), None, [])["message"] == SAYS
 
 
+def test_edl_status_says_that_no_controller_has_looked_at_a_job():
+    assert "no controller" in state.status_of("demo", edljob(), None, [])["message"]
+
+
 @pytest.mark.parametrize(
     ("gate", "says"),
     [
