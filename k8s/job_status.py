@@ -269,7 +269,8 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
     for role, word in zip(names.ROLES, _WORDS, strict=True):
         for pod in of_role(here.pods, role):
             state = observe.observe(pod)
-            if isinstance(state, observe.Waiting) and state.why:
+            goes = observe.deletion(pod) is not None  # another one is made: what it lacks is old
+            if isinstance(state, observe.Waiting) and state.why and not goes:
                 return state.word, f"{word} {state.why}"
             if role == "master" and observe.is_checking(pod):
                 return "Checking", "the definition is checked and the records are counted"

@@ -133,6 +133,11 @@ def has_checked(pod: Object) -> bool:
     return not {"running", "terminated"}.isdisjoint(_check(pod.get("status") or {}))
 
 
+def has_begun(pod: Object) -> bool:
+    """Tell whether our container, or the check before it, has begun; injected ones say nothing."""
+    return not isinstance(observe(pod), Waiting) or has_run(pod) or has_checked(pod)
+
+
 def takes_room(pod: Object) -> bool:
     """Tell whether a pod, of whomever, has containers that run or may still run.
 
