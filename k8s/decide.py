@@ -391,6 +391,7 @@ class _Decision:
             self._actions.append(Action("patch", names.KIND, self._name, body, "status"))
             self._tell(made)
         self._tell_idle(made)
+        self._look_in(job_status.unprepared_s(self._pods, self._time))
 
     def _tell_idle(self, made: Object) -> None:
         """Make an Event where no worker has been ready for long, once; look again until then."""
@@ -398,6 +399,9 @@ class _Decision:
         self._memory, is_news, left_s = masters.idle(self._memory, is_idle, self._now)
         if is_news:
             self._event(job_status.NO_WORKER, f"{made['message']}, for {IDLE_S:.0f} s", well=False)
+        self._look_in(left_s)
+
+    def _look_in(self, left_s: float | None) -> None:
         if left_s is not None:
             self._again_s = left_s if self._again_s is None else min(self._again_s, left_s)
 

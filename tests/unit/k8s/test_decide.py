@@ -16,7 +16,7 @@ from edl.k8s import decide as module
 from edl.k8s import job_status, names, objects, observe
 from edl.k8s.decide import OTHERS, decide
 from edl.k8s.masters import IDLE_S, IMAGE_S, PAUSES, SOON_S, Memory
-from edl.k8s.plans import Action, Seen
+from edl.k8s.plans import Action, Plan, Seen
 
 from .edljobs import edljob, pod, told
 
@@ -599,6 +599,26 @@ def test_news_are_events_and_are_told_once():
     )
     assert event["involvedObject"]["uid"] == world.job["metadata"]["uid"]
     assert not [each for each in second if each.kind == "Event"]
+
+
+def test_a_master_whose_node_lacks_its_volumes_is_looked_at_again_when_that_is_news():
+    """Broken once: up to two minutes later, since nothing changes meanwhile."""
+    world, looker = settled()
+    lacks = {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": TIME}
+    master = world.objects["Pod", "edl-demo-master-0"]
+    master["status"] = {"phase": "Pending", "conditions": [lacks]}
+    master["spec"]["nodeName"] = "n1"
+
+    def plan(time: str) -> Plan:
+        return decide(world.see(), looker.memory, world.now, time, lambda token: Identity(token))
+
+    late = plan("2026-01-01T00:00:20Z")
+
+    assert plan("2026-01-01T00:00:05Z").again_s == 15.0
+    assert late.again_s is None
+    (event,) = [each.body for each in late.actions if each.kind == "Event"]
+    assert (event["type"], event["reason"]) == ("Warning", "Waiting")
+    assert "the master's pod waits on node n1 for its volumes" in event["message"]
 
 
 def test_that_no_worker_is_ready_is_an_event_only_where_it_lasts():
