@@ -13,7 +13,8 @@ part of it:
 
 A job is decided by its master's word alone (job_status.exit_code). Until then a master that is
 gone, ended or being deleted is replaced; the Lease lets the new one wait for the old. Of one that
-died soon after its start, the next but one waits, longer each time.
+died soon after its start, the next but one waits, longer each time. One that has not begun and
+of which the spec asks for another by now is deleted and made anew.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class _Decision:
         self._job = seen.job
         self._about: Object = seen.job["metadata"]
         self._name: str = self._about["name"]
+        self._generation = int(self._about.get("generation") or 0)
         self._spec: Object = seen.job["spec"]
         self._before: Object = seen.job.get("status") or {}
         self._seen = seen
@@ -130,7 +132,7 @@ class _Decision:
         if wanted is None and self._config is None:
             return
         self._end(living[:-1])  # two controllers at a time have made them; the Lease lets one work
-        living = self._watch_master(living)
+        living = self._watch_master(living, wanted)
         makes = not living and self._now >= self._memory.not_before
         self._keep_others(wanted)
         self._keep_config(wanted, whole=makes)
@@ -319,12 +321,14 @@ class _Decision:
 
     # -- the master
 
-    def _watch_master(self, living: list[Object]) -> list[Object]:
+    def _watch_master(self, living: list[Object], wanted: Wanted | None) -> list[Object]:
         """Remember how long the masters live; return those that still do."""
-        generation = int(self._about.get("generation") or 0)
-        memory = masters.mended(self._memory, generation, self._now)
-        if living:
-            memory, self._again_s = masters.seen(memory, living[-1], generation, self._now)
+        memory = masters.mended(self._memory, self._generation, self._now)
+        if living and wanted and masters.is_outdated(living[-1], wanted.templates["master"]):
+            self._end(living[-1:])  # else it would wait for ever for what the spec says no more
+            memory, living = masters.replaced(memory), []
+        elif living:
+            memory, self._again_s = masters.seen(memory, living[-1], self._generation, self._now)
             if not memory.master:  # its image cannot be had
                 self._end(living)
                 living = []
@@ -345,16 +349,21 @@ class _Decision:
         if wanted is None:  # it goes on as it was made
             assert self._config is not None
             wanted = job_config.begun(self._config)
-        template = wanted.templates["master"]
+        asked = template = wanted.templates["master"]
         if ended:
             template = oom.grown(template, ended[-1], oom.memory_cap(wanted.settings, template))
         number = self._masters if self._memory.unmade is None else self._memory.unmade
         self._masters = max(self._masters, number + 1)
         name = names.object_name(self._name, "master", str(number))
-        body = masters.pod(name, number, template, self._owner())
+        body = masters.pod(name, number, template, asked, self._owner())
         self._after.append(Action("create", "Pod", name, body))
         self._memory = dataclasses.replace(
-            self._memory, master=name, since=self._now, unmade=None, pulls=None
+            self._memory,
+            master=name,
+            since=self._now,
+            unmade=None,
+            pulls=None,
+            generation=self._generation,
         )
 
     # -- the status
@@ -382,6 +391,7 @@ class _Decision:
             self._actions.append(Action("patch", names.KIND, self._name, body, "status"))
             self._tell(made)
         self._tell_idle(made)
+        self._look_in(job_status.unprepared_s(self._pods, self._time))
 
     def _tell_idle(self, made: Object) -> None:
         """Make an Event where no worker has been ready for long, once; look again until then."""
@@ -389,6 +399,9 @@ class _Decision:
         self._memory, is_news, left_s = masters.idle(self._memory, is_idle, self._now)
         if is_news:
             self._event(job_status.NO_WORKER, f"{made['message']}, for {IDLE_S:.0f} s", well=False)
+        self._look_in(left_s)
+
+    def _look_in(self, left_s: float | None) -> None:
         if left_s is not None:
             self._again_s = left_s if self._again_s is None else min(self._again_s, left_s)
 

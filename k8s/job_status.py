@@ -18,6 +18,7 @@ from .job import bounded, durable, held_by, teachers, workers
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
 NO_WORKER = "NoWorker"  # a reason
+PREPARED_S = 20.0  # a node that has not prepared a pod for so long is told of
 _REPORT_S = 10.0  # of a scheduler's round; a report is not written anew sooner
 _REPLICAS = ("worker", "server", "teacher")  # by the master's word
 _IDLE = (
@@ -111,7 +112,7 @@ def status(here: Situation, now: str) -> Object:
     alive_servers = [pod for pod in servers if lives(pod)]
     of_script = spec.get("command") == launched.COMMAND
     wanted_servers = 0 if of_script else (spec.get("ps") or {}).get("replicas", 1)
-    why = _why(here, phase)
+    why = _why(here, phase, now)
     found: Object = {
         "phase": phase,
         "observedGeneration": job["metadata"].get("generation", 1),
@@ -251,7 +252,7 @@ def _ready(told: Mapping[str, Any], role: str, alive: Sequence[Object]) -> int:
     return len(rows)
 
 
-def _why(here: Situation, phase: str) -> tuple[str, str]:
+def _why(here: Situation, phase: str, now: str) -> tuple[str, str]:
     """Return what a person should know now: in a word for programs, and in a sentence."""
     told = here.told or {}
     said = str(told.get("message") or "")
@@ -269,8 +270,18 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
     for role, word in zip(names.ROLES, _WORDS, strict=True):
         for pod in of_role(here.pods, role):
             state = observe.observe(pod)
-            if isinstance(state, observe.Waiting) and state.why:
+            goes = observe.deletion(pod) is not None  # another one is made: what it lacks is old
+            if isinstance(state, observe.Waiting) and state.why and not goes:
                 return state.word, f"{word} {state.why}"
+            if (
+                (found := observe.unprepared(pod))
+                and _unprepared_s(found[1], now) <= 0
+                and not goes
+            ):
+                return "Waiting", (
+                    f"{word}'s pod waits on node {found[0]} for its volumes, ConfigMaps, Secrets "
+                    f"or network: see kubectl describe pod {pod['metadata']['name']}"
+                )
             if role == "master" and observe.is_checking(pod):
                 return "Checking", "the definition is checked and the records are counted"
     most = bounded(here.job["spec"])
@@ -283,6 +294,16 @@ def _why(here: Situation, phase: str) -> tuple[str, str]:
     if phase == "Pending" and told.get("state") == "running":
         return NO_WORKER, "no worker is ready"
     return phase, ""
+
+
+def unprepared_s(pods: Iterable[Object], now: str) -> float | None:
+    """Return in how many seconds the next of these pods is told of for what its node lacks."""
+    found = [_unprepared_s(said[1], now) for said in map(observe.unprepared, pods) if said]
+    return min((left_s for left_s in found if left_s > 0), default=None)
+
+
+def _unprepared_s(since: str, now: str) -> float:
+    return PREPARED_S - _age_s(since, now)
 
 
 def _suspended(job: Object) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,7 @@ IDLE_S = 60.0  # no worker for so long is news: between epochs and at both ends 
 SOON_S = 60.0  # of its start: a master that ends so soon will do so again
 IMAGE_S = 120.0  # a master whose image cannot be pulled for so long is given up
 PAUSES = Backoff(2.0, 300.0)
+_DIGITS = 16  # of a template's hash
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,14 @@ def mended(memory: Memory, generation: int, now: float) -> Memory:
 def seen(memory: Memory, pod: Object, generation: int, now: float) -> tuple[Memory, float | None]:
     """Return what is remembered of a master that is there, and in how many seconds to look again.
 
-    Where its image cannot be had, the memory has no `master`, but says why in `unpulled`.
+    Where its image cannot be had, the memory has no `master`, but says why in `unpulled`, unless
+    the spec has changed since the master came.
     """
     name, state = pod["metadata"]["name"], observe.observe(pod)
     if name != memory.master:
-        memory = dataclasses.replace(memory, master=name, since=now, pulls=None)
+        memory = dataclasses.replace(
+            memory, master=name, since=now, pulls=None, generation=generation
+        )
     elif observe.has_run(pod) and now - memory.since >= SOON_S:
         memory = dataclasses.replace(memory, deaths=0)
     if isinstance(state, observe.Running):
@@ -62,15 +68,29 @@ def seen(memory: Memory, pod: Object, generation: int, now: float) -> tuple[Memo
     left_s = 0.0 if state.hopeless else since + IMAGE_S - now
     if left_s > 0:
         return dataclasses.replace(memory, pulls=since), left_s
-    memory = dataclasses.replace(
-        memory,
-        master="",
-        pulls=None,
-        unpulled=state.why,
-        generation=generation,
-        not_before=now + PAUSES.longest_s,
-    )
-    return memory, None
+    memory = dataclasses.replace(memory, master="", pulls=None)
+    if generation != memory.generation:  # the spec was changed meanwhile: it is tried at once
+        return dataclasses.replace(memory, not_before=now), None
+    again = now + PAUSES.longest_s
+    return dataclasses.replace(memory, unpulled=state.why, not_before=again), None
+
+
+def replaced(memory: Memory) -> Memory:
+    """Return what is remembered once a master is deleted for one of another template: no death."""
+    return dataclasses.replace(memory, master="", pulls=None, unpulled="")
+
+
+def is_outdated(pod: Object, template: Object) -> bool:
+    """Tell whether a master's pod has not begun, and the spec asks for another one by now.
+
+    A pod of an earlier edl, which says nothing of its template, is left alone.
+    """
+    made_of = (pod["metadata"].get("annotations") or {}).get(names.TEMPLATE_ANNOTATION)
+    return made_of not in (None, _digest(template)) and not observe.has_begun(pod)
+
+
+def _digest(template: Object) -> str:
+    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
 def died(memory: Memory, had_run: bool, now: float) -> Memory:
@@ -154,13 +174,20 @@ def _last_words(masters: Sequence[Object]) -> str:
     return ""
 
 
-def pod(name: str, number: int, template: Object, owner: Object) -> Object:
-    """Make the pod of the job's master of this number, with an owner reference."""
+def pod(name: str, number: int, template: Object, asked: Object, owner: Object) -> Object:
+    """Make the pod of the job's master of this number, with an owner reference.
+
+    `asked` is the template that the spec asks for, without what `template` has grown by.
+    """
     about = template["metadata"]
     about = {
         **about,
         "name": name,
         "labels": {**about["labels"], names.INDEX_LABEL: str(number)},
+        "annotations": {
+            **(about.get("annotations") or {}),
+            names.TEMPLATE_ANNOTATION: _digest(asked),
+        },
         "ownerReferences": [owner],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": template["spec"]}

@@ -28,6 +28,7 @@ EVICTIONS = "edl.dev/kueue-evictions"  # annotation: how often pods were not rea
 CONFIG_LABEL = "edl.dev/config"  # of the ConfigMap that a master watches
 INDEX_LABEL, INCARNATION_LABEL = "edl.dev/index", "edl.dev/incarnation"
 MEMORY_ANNOTATION = "edl.dev/memory-of"  # the limit from which that of a pod has grown
+TEMPLATE_ANNOTATION = "edl.dev/template"  # of a master's pod: the hash of what it was made of
 GROUP, VERSION, KIND, PLURAL = "edl.dev", "v1alpha1", "EdlJob", "edljobs"
 REPLICAS = ("ps", "worker", "teacher")  # the roles that a master starts, as pods say them
 ROLES = ("master", *REPLICAS)

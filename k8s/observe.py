@@ -133,6 +133,25 @@ def has_checked(pod: Object) -> bool:
     return not {"running", "terminated"}.isdisjoint(_check(pod.get("status") or {}))
 
 
+def has_begun(pod: Object) -> bool:
+    """Tell whether our container, or the check before it, has begun; injected ones say nothing."""
+    return not isinstance(observe(pod), Waiting) or has_run(pod) or has_checked(pod)
+
+
+def unprepared(pod: Object) -> tuple[str, str] | None:
+    """Return the node that has a pod, but not yet what its containers need, and since when.
+
+    None where it has: volumes, ConfigMaps, Secrets and the network come before any image.
+    """
+    if has_begun(pod):
+        return None
+    for each in (pod.get("status") or {}).get("conditions") or []:
+        if (each.get("type"), each.get("status")) == ("PodReadyToStartContainers", "False"):
+            node = (pod.get("spec") or {}).get("nodeName")
+            return (node, each.get("lastTransitionTime") or "") if node else None
+    return None
+
+
 def takes_room(pod: Object) -> bool:
     """Tell whether a pod, of whomever, has containers that run or may still run.
 

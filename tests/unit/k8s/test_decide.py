@@ -7,6 +7,7 @@ import itertools
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from edl.k8s import decide as module
 from edl.k8s import job_status, names, objects, observe
 from edl.k8s.decide import OTHERS, decide
 from edl.k8s.masters import IDLE_S, IMAGE_S, PAUSES, SOON_S, Memory
-from edl.k8s.plans import Action, Seen
+from edl.k8s.plans import Action, Plan, Seen
 
 from .edljobs import edljob, pod, told
 
@@ -449,6 +450,139 @@ def test_a_name_that_is_no_image_fails_at_once():
     assert condition(world, "Failed")["reason"] == "ImageNotPulled"
 
 
+def unschedulable(world: World, name: str) -> None:
+    scheduled = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes"}
+    world.objects["Pod", name]["status"] = {"phase": "Pending", "conditions": [scheduled]}
+
+
+def mend(world: World, **spec: Any) -> None:
+    world.change(**spec)
+    world.job["metadata"]["generation"] += 1
+
+
+MENDS: list[dict[str, Any]] = [
+    {"image": "edl:2"},
+    {"master": {"resources": {"requests": {"cpu": "1"}}}},
+    {"jobVolume": {"persistentVolumeClaim": {"claimName": "mended"}}},
+]
+
+
+@pytest.mark.parametrize("spec", MENDS, ids=["image", "requests", "claim"])
+@pytest.mark.parametrize("spoil", [no_image, unschedulable])
+def test_a_master_that_waits_is_made_anew_at_once_when_the_spec_is_mended(spec, spoil):
+    """Broken once: the old pod waits on, with what the spec has no more."""
+    world, looker = settled()
+    spoil(world, "edl-demo-master-0")
+    memory, _ = look(world, looker.memory)
+    uid = world.objects["Pod", "edl-demo-master-0"]["metadata"]["uid"]
+    mend(world, **spec)
+
+    memory, actions = look(world, memory)
+    _, after = look(world, memory)
+
+    gone = [(each.name, each.uid, each.grace_s) for each in actions if each.verb == "delete"]
+    assert gone == [("edl-demo-master-0", uid, None)]
+    assert world.serving() == ["edl-demo-master-1"]
+    config = json.loads(world.objects["ConfigMap", "edl-demo"]["data"][objects.TEMPLATES])
+    made = world.objects["Pod", "edl-demo-master-1"]
+    assert made["spec"] == config["master"]["spec"]
+    assert not [each for each in after if each.kind == "Pod"]
+    assert world.job["status"].get("message") is None
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"phase": "Running"},
+        {
+            "phase": "Pending",
+            "initContainerStatuses": [{"name": "check", "state": {"running": {}}}],
+        },
+        {
+            "phase": "Pending",
+            "initContainerStatuses": [{"name": "check", "state": {"terminated": {"exitCode": 0}}}],
+        },
+    ],
+    ids=["runs", "is checked", "was checked"],
+)
+def test_a_master_that_has_begun_is_left_alone_when_the_spec_changes(state):
+    world, looker = settled()
+    world.objects["Pod", "edl-demo-master-0"]["status"] = state
+    mend(world, image="edl:2")
+
+    _, actions = look(world, looker.memory)
+
+    assert not [each for each in actions if each.kind == "Pod"]
+
+
+def test_a_master_that_waits_goes_on_where_what_changed_is_not_of_its_pod():
+    world, looker = settled()
+    unschedulable(world, "edl-demo-master-0")
+    mend(world, worker={"replicas": 2, "minReplicas": 1})
+
+    _, actions = look(world, looker.memory)
+
+    assert not [each for each in actions if each.kind == "Pod"]
+
+
+def test_a_master_that_waits_and_is_of_an_earlier_edl_is_left_alone():
+    world, looker = settled()
+    unschedulable(world, "edl-demo-master-0")
+    del world.objects["Pod", "edl-demo-master-0"]["metadata"]["annotations"]
+    mend(world, image="edl:2")
+
+    _, actions = look(world, looker.memory)
+
+    assert not [each for each in actions if each.kind == "Pod"]
+
+
+def test_an_injected_container_that_has_run_does_not_keep_a_master_that_has_not_begun():
+    world, looker = settled()
+    no_image(world, "edl-demo-master-0")
+    injected = {"name": "istio-init", "state": {"terminated": {"exitCode": 0}}}
+    world.objects["Pod", "edl-demo-master-0"]["status"]["initContainerStatuses"] = [injected]
+    mend(world, image="edl:2")
+
+    look(world, looker.memory)
+
+    assert world.serving() == ["edl-demo-master-1"]
+
+
+def test_a_master_with_more_memory_than_the_spec_says_is_no_other_one_while_it_waits():
+    """What it has grown by is not of the spec. Broken once: it is made anew at each look."""
+    world = World()
+    world.job["spec"]["master"] = {"resources": {"limits": {"memory": "256Mi"}}}
+    looker = Looker(world)
+    looker.settle()
+    out_of_memory(world, "edl-demo-master-0", "containerStatuses")
+    memory, _ = look(world, looker.memory)
+    memory, _ = look(world, memory)
+    unschedulable(world, "edl-demo-master-1")
+
+    _, actions = look(world, memory)
+
+    assert limit(world, 1) == ["512Mi"] * 2
+    assert not [each for each in actions if each.kind == "Pod"]
+
+
+def test_a_change_made_before_a_master_is_given_up_for_its_image_is_tried_at_once():
+    """Of a pod that says no template. Broken once: the next try comes five minutes later."""
+    world, looker = settled()
+    no_image(world, "edl-demo-master-0")
+    del world.objects["Pod", "edl-demo-master-0"]["metadata"]["annotations"]
+    memory, _ = look(world, looker.memory)
+    mend(world, image="edl:2")
+    memory, _ = look(world, memory)
+    waits = world.serving()
+
+    world.now += IMAGE_S
+    look(world, memory)
+
+    assert waits == ["edl-demo-master-0"]
+    assert world.serving() == ["edl-demo-master-1"]
+    assert world.job["status"]["phase"] == "Pending"
+
+
 def test_news_are_events_and_are_told_once():
     world, looker = settled()
     scheduled = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes"}
@@ -465,6 +599,26 @@ def test_news_are_events_and_are_told_once():
     )
     assert event["involvedObject"]["uid"] == world.job["metadata"]["uid"]
     assert not [each for each in second if each.kind == "Event"]
+
+
+def test_a_master_whose_node_lacks_its_volumes_is_looked_at_again_when_that_is_news():
+    """Broken once: up to two minutes later, since nothing changes meanwhile."""
+    world, looker = settled()
+    lacks = {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": TIME}
+    master = world.objects["Pod", "edl-demo-master-0"]
+    master["status"] = {"phase": "Pending", "conditions": [lacks]}
+    master["spec"]["nodeName"] = "n1"
+
+    def plan(time: str) -> Plan:
+        return decide(world.see(), looker.memory, world.now, time, lambda token: Identity(token))
+
+    late = plan("2026-01-01T00:00:20Z")
+
+    assert plan("2026-01-01T00:00:05Z").again_s == 15.0
+    assert late.again_s is None
+    (event,) = [each.body for each in late.actions if each.kind == "Event"]
+    assert (event["type"], event["reason"]) == ("Warning", "Waiting")
+    assert "the master's pod waits on node n1 for its volumes" in event["message"]
 
 
 def test_that_no_worker_is_ready_is_an_event_only_where_it_lasts():

@@ -473,6 +473,56 @@ def test_the_message_says_what_a_pod_waits_for():
     assert runs["message"] == found["message"]
 
 
+NOT_READY = {
+    "type": "PodReadyToStartContainers",
+    "status": "False",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+IN_TIME, LATE = "2026-01-01T00:00:19Z", "2026-01-01T00:00:20Z"
+
+
+def creating(role, *conditions, node="n1", **status):
+    """Return a pod of a real kubelet that does not get on, as for want of a ConfigMap."""
+    found = pod(edljob(), role, phase="Pending")
+    waiting = {"name": "check", "state": {"waiting": {"reason": "PodInitializing"}}}
+    found["status"] |= {"conditions": [*conditions], "initContainerStatuses": [waiting], **status}
+    found["spec"] = {"nodeName": node}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("role", "word"), [("master", "the master"), ("ps", "a server"), ("worker", "a worker")]
+)
+def test_a_pod_whose_node_lacks_its_volumes_for_long_is_told_of(role, word):
+    """Broken once: the job is Pending without a word."""
+    there = situation(found=[creating(role, NOT_READY)])
+
+    assert "message" not in status(there, IN_TIME)
+    assert status(there, LATE)["message"] == (
+        f"{word}'s pod waits on node n1 for its volumes, ConfigMaps, Secrets or network: "
+        f"see kubectl describe pod edl-demo-{role}-0"
+    )
+
+
+IS_CHECKED = [{"name": "check", "state": {"running": {}}}]
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        creating("master", {**NOT_READY, "status": "True"}),
+        creating("master"),
+        creating("master", NOT_READY, node=None),
+        creating("master", NOT_READY, initContainerStatuses=IS_CHECKED),
+        creating("master", NOT_READY)
+        | {"metadata": pod(edljob(), "master", deletionTimestamp="x")["metadata"]},
+    ],
+    ids=["it has them, and pulls", "nobody says so", "no node", "it has begun", "it goes"],
+)
+def test_a_pod_says_nothing_of_volumes_where_they_may_be_there(there):
+    assert "its volumes" not in status(situation(found=[there]), LATE).get("message", "")
+
+
 def test_a_job_does_not_run_while_a_quota_keeps_its_workers_out():
     """Broken once: the master's word that it runs is enough."""
     job = edljob()
