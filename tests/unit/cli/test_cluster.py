@@ -244,6 +244,11 @@ def test_function_that_returns_nothing_has_changed_the_pod_and_labels_of_edl_sta
         ("import nothing_of_that_name\n", "fails: ModuleNotFoundError"),
         ("x = 1\n", "has neither with_pod(pod) nor"),
         ("def with_pod(pod):\n    return 1\n", "returns no dict, but 1"),
+        ("def with_pod(pod):\n    return {}\n", ": pod is without spec."),
+        (
+            "def with_pod(pod):\n    pod['spec']['containers'] = {'name': 'edl'}\n",
+            ": pod.spec.containers is a mapping, and must be a list.",
+        ),
     ],
 )
 def test_mistake_in_a_python_file_is_one_line(
