@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError
+from ..common.values import check_namespace
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -93,6 +94,9 @@ def _check(files: list[Path]) -> str:
     for part in ("cluster", "user", "namespace"):
         if not isinstance(context.get(part, ""), str | None):
             raise _wrong(path, f"{part} of {here} is {_kind(context[part])}, and must be a text")
+    check_namespace(
+        context.get("namespace") or "", f"The kubeconfig {path}: {here} has the namespace"
+    )
     if not context.get("cluster"):
         raise _wrong(path, f"{here} names no cluster")
     path, cluster = _named(found, "clusters", context["cluster"], where, here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,14 @@ def test_one_that_cannot_be_used_is_one_sentence_that_names_it(file, text, said)
     file.write_text(text)
 
     assert said in refusal(file)
+
+
+def test_a_namespace_that_can_be_none_is_told_with_its_context(file):
+    file.write_text(changed("contexts", namespace="Bad_NS"))
+
+    said = f"The kubeconfig {file}: the context 'x' has the namespace Bad_NS: no namespace has"
+    with pytest.raises(UsageError, match=re.escape(said)):
+        kubeconfig.load()
 
 
 def test_a_folder_or_bytes_are_no_kubeconfig(file):
