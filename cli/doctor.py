@@ -29,10 +29,12 @@ def doctor(config: str | None, kind: str, as_: str, **flags: Any) -> int:
     Takes the flags of `edl submit`: the more are given, the more is looked at.
     """
     from ..common.resolve import typed
+    from ..common.values import check_namespace
     from ..k8s.outside import doctor as doctor_
 
     values, origins = given_values(config, flags)
     settings = typed("train", {**values, "runtime": "kubernetes"}, origins)
+    check_namespace(settings.namespace, "--namespace")
     found = []
     for finding in doctor_.examine(settings.namespace, settings, kind):
         found.append(finding)

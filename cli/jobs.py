@@ -259,8 +259,8 @@ def delete(job: str, runtime: str, namespace: str) -> None:
     """Delete a job of a cluster and all that is of it, at once."""
     instead = "a local one is a folder, in $EDL_HOME/jobs"
     with cluster_job(job, runtime, namespace, instead) as found:
-        found.delete()
-    click.echo(f"{job} is deleted")
+        told = found.delete()
+    click.echo(f"{job} {told}")
 
 
 COMMANDS = (

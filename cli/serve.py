@@ -11,6 +11,7 @@ import click
 
 from ..common import log as logs
 from ..common.errors import CheckpointError, UsageError
+from ..common.values import check_namespace
 from .export import definition_options
 from .options import NAMES, flags_given, token_of
 from .output import Function
@@ -177,6 +178,7 @@ def _as_yaml(models: Sequence[str], follow: Sequence[str], given: dict[str, Any]
             "--yaml: name a Secret with token, tls.crt and tls.key (--secret), or say --plain, by "
             "which whoever reaches the pods may ask."
         )
+    check_namespace(given["namespace"], "--namespace")
     found = [named(each) for each in (*models, *follow)]
     arguments = []
     for place, (name, where) in enumerate(found):

@@ -11,6 +11,7 @@ from .errors import UsageError
 from .locations import DATA, is_local
 from .settings import JobSettings, knobs, spellings
 from .teacher_address import Served, parse, split_addresses
+from .values import check_namespace
 
 # A DNS label, short enough that a replica's name, which begins with it, is one as well.
 _JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
@@ -102,6 +103,7 @@ def check_names(settings: JobSettings, say: Say) -> None:
             f"{say('job_name')} is made of at most 50 lower-case letters, digits and dashes, "
             f"not {settings.job_name!r}{f'; {fitting!r} would do' if fitting else ''}."
         )
+    check_namespace(settings.namespace, say("namespace"))
     for name in settings.envs:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UsageError(f"{say('envs')}: {name!r} is no name of an environment variable.")

@@ -23,6 +23,7 @@ _YAML_INTEGER = re.compile(  # but for base 60
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 _YES = {"true", "yes", "on", "1"}
 _NO = {"false", "no", "off", "0"}
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
@@ -219,6 +220,15 @@ def bounds(text: str, said: str) -> tuple[int, int]:
     if most < least:
         raise UsageError(f"{said} {text}: MIN is above MAX; did you mean {most}:{least}?")
     return least, most
+
+
+def check_namespace(name: str, said: str) -> None:
+    """Check that a namespace can have this name; "" is the usual one. Raises UsageError."""
+    if name and not _LABEL.fullmatch(name):
+        raise UsageError(
+            f"{said} {name}: no namespace has such a name: it is made of at most 63 lower-case "
+            "letters, digits and dashes, with no dash at either end (RFC 1123 label)."
+        )
 
 
 def seconds(text: str) -> float:

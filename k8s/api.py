@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..common.errors import UsageError
+from ..common.values import check_namespace
 from .connection import CLIENT, PATIENCE_S, READ_S, ApiError, Connection, refusal
 from .names import CONTAINER, GROUP, PLURAL, VERSION
 
@@ -91,8 +92,9 @@ class Api:
         """Connect to the cluster of this pod or of the kubeconfig; `namespace` "": the usual one.
 
         `patience_s` is of requests that say none; `client`: who asks. Raises UsageError where there
-        is no cluster.
+        is no cluster, and for a name that no namespace has.
         """
+        check_namespace(namespace, "--namespace")
         connection, own = Connection.find(patience_s, client)
         return cls(connection, namespace or own)
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import threading
 import time
@@ -33,6 +32,7 @@ from urllib.parse import urlencode
 from .. import __version__
 from ..common.errors import EdlError, PeerError, Unreachable, UsageError
 from ..common.retry import Backoff, retry
+from . import kubeconfig
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -148,13 +148,13 @@ class Connection:
     def find(cls, patience_s: float = PATIENCE_S, client: str = CLIENT) -> tuple[Self, str]:
         """Connect to the cluster of this pod or of the kubeconfig; return also the usual namespace.
 
-        Raises UsageError where there is neither.
+        Raises UsageError where there is neither, or it cannot be used.
         """
         in_pod = (_SERVICE_ACCOUNT / "token").exists()
-        read = _of_pod if in_pod else _of_kubeconfig
+        read = _of_pod if in_pod else kubeconfig.load
         configuration, own = read()
         made = cls(configuration, patience_s, client, lambda: read()[0])
-        made._whose = "this pod's service account" if in_pod else _kubeconfig()
+        made._whose = "this pod's service account" if in_pod else kubeconfig.said()
         return made, own
 
     def close(self) -> None:
@@ -319,28 +319,6 @@ def _of_pod() -> tuple[Configuration, str]:
     except (config.ConfigException, OSError) as error:
         raise UsageError(f"This pod's service account cannot be used: {error}.") from error
     return configuration, own
-
-
-def _kubeconfig() -> str:
-    return os.environ.get("KUBECONFIG") or "~/.kube/config"
-
-
-def _of_kubeconfig() -> tuple[Configuration, str]:
-    """Return the configuration of the kubeconfig, and the namespace of its context."""
-    from kubernetes import config
-    from kubernetes.client import Configuration
-
-    configuration = Configuration()
-    try:
-        file = os.environ.get("KUBECONFIG") or None  # the client's own is that of its import
-        config.load_kube_config(file, client_configuration=configuration)
-        _, active = config.list_kube_config_contexts(file)
-    except config.ConfigException as error:
-        raise UsageError(
-            f"No Kubernetes cluster is known here: {error}. Name its kubeconfig in KUBECONFIG, "
-            "or leave out --runtime kubernetes to run on this machine."
-        ) from error
-    return configuration, active["context"].get("namespace") or "default"
 
 
 class _Again(EdlError):

@@ -18,7 +18,7 @@ from ..common import launched
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings, knobs, spellings
-from . import allowed, layers, names, objects, pods
+from . import allowed, layers, names, objects, pods, shapes
 from .allowed import USUAL, Installed
 from .api import Object
 from .confined import confined
@@ -78,6 +78,7 @@ def wanted(job: Object, installed: Installed = USUAL) -> Wanted:
     NotAllowed (one of them) where it asks for more than its author may have.
     """
     spec = job["spec"]
+    shapes.check(spec, shapes.EDLJOB, "spec")
     settings = dataclasses.replace(_settings(job), port=names.GRPC_PORT)
     if settings.job_name in _TAKEN:
         raise UsageError(f"metadata.name: {settings.job_name} is edl's own: choose another one.")
@@ -105,14 +106,16 @@ def wanted(job: Object, installed: Installed = USUAL) -> Wanted:
             _FLAG.sub(lambda flag: _ELSEWHERE.get(flag[1], flag[0]), str(error))
         ) from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"spec: a podTemplate, volume or mount is not made as a pod's is ({error!r})."
+        raise UsageError(  # a part that shapes.py does not know
+            "spec: a podTemplate, volume or mount is not made as a pod's is: compare it with "
+            "`kubectl explain pod.spec`."
         ) from error
     return Wanted(settings, made)
 
 
 def templates(job: Object) -> dict[str, Object]:
     """Return the templates by roles that an EdlJob asks for, allowed or not. Raises UsageError."""
+    shapes.check(job["spec"], shapes.EDLJOB, "spec")
     return pods.templates(_settings(job), _overlays(job["spec"]))
 
 

@@ -19,7 +19,7 @@ from ..common.errors import UsageError
 from ..common.identity import IDENTITY_VARIABLE, TOKEN_VARIABLE
 from ..common.settings import JobSettings
 from ..runtime.base import Replica
-from . import layers, names
+from . import layers, names, shapes
 from .api import Object
 from .names import CHECK, CONTAINER, GRPC_PORT, HEALTH_PORT, METRICS_PORT
 
@@ -58,14 +58,12 @@ def templates(
     found = {}
     for role in ROLES:
         component, _, pool = role.partition("_")
-        mine = [
-            overlays.get("pod"),
-            overlays.get(component),
-            overlays.get(role) if pool else None,
-        ]
         template = _template(settings, component, pool)
-        for layer in (each for each in mine if each is not None):
-            template = layers.merged(template, layers.as_template(layer))
+        for part in ("pod", component, *([role] if pool else [])):
+            if (said := overlays.get(part)) is not None:
+                layer = layers.as_template(said)
+                shapes.check(layer, shapes.TEMPLATE, f"--cluster_spec: {part}")
+                template = layers.merged(template, layer)
         found[role] = template
     return found
 
@@ -133,7 +131,7 @@ def is_fraction(priority: str) -> bool:
 def container_of(pod: Object) -> dict[str, Any]:
     """Return the container that runs edl. Raises UsageError where there is none."""
     for each in pod["spec"]["containers"]:
-        if each["name"] == CONTAINER:
+        if each.get("name") == CONTAINER:
             found: dict[str, Any] = each
             return found
     raise UsageError(f"--cluster_spec: a container named {CONTAINER} is missing.")

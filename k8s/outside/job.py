@@ -19,6 +19,7 @@ from ...common.contradictions import why_not_teachers
 from ...common.errors import JobError, Unreachable, UsageError
 from ...jobs.job import ENDED, INTERRUPTED, Kind, Report, Status
 from ...jobs.wait import GOALS
+from .. import job as edljob
 from .. import job_config, names, nodes, objects
 from ..api import Api, Object
 from ..connection import CLIENT, ApiError
@@ -119,8 +120,8 @@ class ClusterJob:
         """Ask for so many replicas; return how many workers were wanted before.
 
         0 workers or servers, None: as many as there are. `max_teachers`: from `num_teachers` to so
-        many, by need. Raises UsageError for a number of nodes that a script's job does not allow,
-        and where the scheduler says how many there are; JobError for teachers that it cannot have.
+        many, by need. Raises UsageError for a number that the job's spec does not allow, and where
+        the scheduler says how many there are; JobError for teachers that it cannot have.
         """
         top = self._going_on()
         if num_teachers is not None:
@@ -135,12 +136,13 @@ class ClusterJob:
                 )
             worker = top["spec"].get("worker") or {}
             before = int(worker.get("replicas") or 0)
-            if top["spec"].get("command") == launched.COMMAND:
-                _check_nodes(worker, num_workers)
+            if num_workers:
+                _check_bounds(self.name, worker, num_workers)
             asked = {"worker": num_workers, "ps": num_ps}
             spec: Object = {role: {"replicas": count} for role, count in asked.items() if count}
             if num_teachers is not None:
                 spec["teacher"] = {"replicas": num_teachers, "maxReplicas": max_teachers or None}
+            _check_change(top, spec)
             self.api.patch(names.KIND, self.name, {"spec": spec})
             return before
 
@@ -238,10 +240,18 @@ class ClusterJob:
         if of_controller and not state.is_suspended(top):
             self.api.patch(names.KIND, self.name, {"spec": {"suspend": False}})
 
-    def delete(self) -> None:
-        """Delete the job and all that is of it."""
+    def delete(self) -> str:
+        """Delete the job and all that is of it; return what is so now."""
         top = self.top()
-        self.api.delete(top["kind"], top["metadata"]["name"], policy="Background")
+        kind, about = top["kind"], top["metadata"]
+        self.api.delete(kind, about["name"], policy="Background")
+        if not about.get("finalizers"):
+            return "is deleted"
+        left = self.api.get(kind, about["name"])
+        if left is None or left["metadata"]["uid"] != about["uid"]:
+            return "is deleted"
+        waits = ", ".join(left["metadata"].get("finalizers") or about["finalizers"])
+        return f"is being deleted: it waits for its finalizers {waits}"
 
     def lines(
         self,
@@ -369,14 +379,38 @@ class ClusterJobs:
         return all_jobs(self.api)
 
 
-def _check_nodes(worker: Object, number: int) -> None:
-    least, most = worker.get("minReplicas", 1), worker.get("maxReplicas")
-    if number < least or (most is not None and number > most):
-        bounds = f"{least}:{most}" if most is not None else f"{least} and more"
+def _check_bounds(name: str, worker: Object, number: int) -> None:
+    least, most = worker.get("minReplicas") or 1, worker.get("maxReplicas")
+    if most is not None and number > most:
         raise UsageError(
-            f"{number} nodes are not within minReplicas and maxReplicas of the job, {bounds}: "
-            "choose a number between these, or change them (`kubectl edit edljob`)."
+            f"{name}: spec.worker.maxReplicas is {most}: ask for {most} at most, or raise it."
         )
+    if number < least:
+        raise UsageError(
+            f"{name}: spec.worker.minReplicas is {least}: ask for {least} at least, or lower it."
+        )
+
+
+def _check_change(top: Object, change: Object) -> None:
+    """Refuse what the controller would refuse of a job that it takes as it is (InvalidSpec).
+
+    Raises UsageError.
+    """
+    spec = dict(top["spec"])
+    for role, said in change.items():
+        both = {**(spec.get(role) or {}), **said}
+        spec[role] = {field: value for field, value in both.items() if value is not None}
+    refused = _refused({**top, "spec": spec})
+    if refused and not _refused(top):
+        raise UsageError(f"{top['metadata']['name']}: {refused}")
+
+
+def _refused(top: Object) -> str:
+    try:
+        edljob.templates(top)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def all_jobs(api: Api) -> list[Status]:

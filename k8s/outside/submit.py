@@ -24,7 +24,7 @@ from ...common.errors import UsageError
 from ...common.identity import Identity
 from ...common.settings import JobSettings, knobs
 from ...jobs.queue import Wishes, bounds
-from .. import layers, names, objects, pods
+from .. import layers, names, objects, pods, shapes
 from ..api import Api, Object
 from ..connection import ApiError
 from ..job import check_state
@@ -208,6 +208,7 @@ def _templates(
     changed = {}
     for role, template in base.items():
         made = _called(functions, "with_pod", template, path)
+        shapes.check(made, shapes.WHOLE, f"--cluster_spec: with_pod of {path}: pod")
         about = made.setdefault("metadata", {}).setdefault("labels", {})
         ours = template["metadata"]["labels"].items()
         about |= {k: v for k, v in ours if k.startswith(_LABELS)}  # all is found by these

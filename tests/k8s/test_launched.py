@@ -194,7 +194,7 @@ def test_all_verbs_on_a_script_by_a_user_of_the_manifests(job, folder, tmp_path)
     job.edl("delete", "counted")
 
     assert "counted: 1 -> 2 nodes wanted" in scaled
-    assert "3 nodes are not within minReplicas and maxReplicas of the job, 1:2" in too_many
+    assert "counted: spec.worker.maxReplicas is 2: ask for 2 at most, or raise it." in too_many
     assert "nodes 2 · workers 2" in status
     assert "There is no chekpoints in the job's files; in" in nowhere
     assert copied.startswith(f"counted:checkpoints -> {tmp_path}/checkpoints (")

@@ -244,6 +244,11 @@ def test_function_that_returns_nothing_has_changed_the_pod_and_labels_of_edl_sta
         ("import nothing_of_that_name\n", "fails: ModuleNotFoundError"),
         ("x = 1\n", "has neither with_pod(pod) nor"),
         ("def with_pod(pod):\n    return 1\n", "returns no dict, but 1"),
+        ("def with_pod(pod):\n    return {}\n", ": pod is without spec."),
+        (
+            "def with_pod(pod):\n    pod['spec']['containers'] = {'name': 'edl'}\n",
+            ": pod.spec.containers is a mapping, and must be a list.",
+        ),
     ],
 )
 def test_mistake_in_a_python_file_is_one_line(
@@ -439,3 +444,37 @@ def test_which_of_none_is_told(run: Run, server: ApiServer) -> None:
     code, _, err = run("stop", "-n", "lab")
 
     assert (2, True) == (code, "There are no jobs in the namespace lab" in err)
+
+
+COMMANDS = [
+    *(["list"], ["status"], ["status", "a"], ["describe", "a"], ["events", "a"], ["logs", "a"]),
+    *(["wait", "a"], ["cp", "a:b", "c"], ["stop"], ["scale", "a", "2"], ["suspend", "a"]),
+    *(["resume", "a"], ["cancel", "a"], ["delete", "a"], ["top"], ["dashboard"], ["doctor"]),
+    *(["checkpoint", "write"], ["schedule", "plan"], ["schedule", "status"]),
+    ["schedule", "why", "a"],
+    ["submit", *FLAGS],
+    ["submit", *FLAGS, "--yaml"],
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [*((each, "Bad_NS") for each in COMMANDS), *((["list"], n) for n in ("-a", "a" * 64, "a/b"))],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each)[:20],
+)
+def test_a_name_that_no_namespace_has_is_a_usage_error(
+    run: Run, server: ApiServer, command: list[str], name: str
+) -> None:
+    """Broken once: there are no jobs in it, says the exit code 0."""
+    code, out, err = run(*command, f"--namespace={name}")
+
+    assert (2, "") == (code, out)
+    assert err.startswith(f"edl: error: --namespace {name}: no namespace has such a name: ")
+    assert 1 == len(err.splitlines())
+    assert [] == server.requests
+
+
+def test_a_name_of_63_letters_is_one_that_a_namespace_has(run: Run, server: ApiServer) -> None:
+    code, _, _ = run("list", "-n", "a" * 63)
+
+    assert 0 == code

@@ -21,6 +21,7 @@ from edl.k8s.outside.job import ClusterJobs, connected
 
 Run = Callable[..., tuple[int, str, str]]
 AT = ("demo", "-n", "lab")
+EVALUATION = {"model_def": "iris", "validation_data": "/d.csv", "checkpoint_dir_for_init": "/c"}
 
 
 def lines(text: str) -> list[str]:
@@ -728,6 +729,64 @@ def test_scale_of_an_edljob_changes_its_spec(run: Run, edljob: dict[str, Any]) -
     assert (0, "demo: 2 -> 5 workers wanted\n", 5) == (code, out, edljob["worker"]["replicas"])
 
 
+@pytest.mark.parametrize(
+    ("fields", "flags", "said"),
+    [
+        (
+            {"worker": {"replicas": 2, "maxReplicas": 2}},
+            ["5"],
+            "spec.worker.maxReplicas is 2: ask for 2 at most, or raise it.",
+        ),
+        (
+            {"worker": {"replicas": 3, "minReplicas": 2}},
+            ["1"],
+            "spec.worker.minReplicas is 2: ask for 2 at least, or lower it.",
+        ),
+        (
+            {"command": "launch", "settings": {"script": "a.py"}, "ps": None},
+            ["--num_ps", "2"],
+            "spec.ps: a script's job has no parameter servers: leave it out.",
+        ),
+        (
+            {"command": "evaluate", "settings": EVALUATION},
+            ["--num_teachers", "2"],
+            "spec.teacher: only a job that trains has teachers: leave it out.",
+        ),
+    ],
+    ids=["most", "least", "servers", "teachers"],
+)
+def test_scale_beyond_what_the_spec_allows_is_refused_before_a_change(
+    run: Run, edljob: dict[str, Any], fields: Any, flags: Any, said: str
+) -> None:
+    """Broken once: it is wanted, fewer are made, or the spec is one that the controller refuses."""
+    edljob.update(fields)
+    before = json.dumps(edljob)
+
+    code, out, err = run("scale", *AT, *flags)
+
+    assert (2, "", f"edl: error: demo: {said}\n") == (code, out, err)
+    assert before == json.dumps(edljob)
+
+
+def test_scale_within_the_bounds_of_the_spec_is_taken(run: Run, edljob: dict[str, Any]) -> None:
+    edljob["worker"].update(minReplicas=2, maxReplicas=4)
+
+    codes = [run("scale", *AT, str(number))[0] for number in (2, 4)]
+
+    assert ([0, 0], 4) == (codes, edljob["worker"]["replicas"])
+
+
+def test_scale_of_a_spec_that_is_refused_anyhow_is_the_controllers_to_judge(
+    run: Run, edljob: dict[str, Any]
+) -> None:
+    """A newer controller may know settings that this command does not."""
+    edljob["settings"]["of_tomorrow"] = 1
+
+    code, _, _ = run("scale", *AT, "5")
+
+    assert (0, 5) == (code, edljob["worker"]["replicas"])
+
+
 def test_teachers_of_an_edljob_change_in_its_spec(
     run: Run, edljobs: None, submitted: Run, server: ApiServer
 ) -> None:
@@ -785,6 +844,19 @@ def test_delete_of_an_edljob_deletes_it(
     run("delete", *AT)
 
     assert ("edljobs", "demo") not in server.objects
+
+
+def test_delete_of_what_has_finalizers_says_that_it_waits(
+    run: Run, edljob: dict[str, Any], server: ApiServer
+) -> None:
+    """Broken once: it is said to be deleted, while it still exists."""
+    server.objects["edljobs", "demo"]["metadata"]["finalizers"] = ["example.com/x", "b.io/y"]
+
+    code, out, _ = run("delete", *AT)
+
+    told = "demo is being deleted: it waits for its finalizers example.com/x, b.io/y\n"
+    assert (0, told) == (code, out)
+    assert ("edljobs", "demo") in server.objects
 
 
 def test_stop_of_an_edljob_that_has_not_begun_says_so(run: Run, edljob: dict[str, Any]) -> None:

@@ -65,6 +65,7 @@ def test_a_secret_brings_token_and_certificate():
         ((MODEL, "--yaml"), "name a Secret"),
         ((MODEL, "--yaml", "--plain", "--secret", "keys"), "name a Secret"),
         ((MODEL, "--yaml", "--plain", "--name", "Not_a_name"), "can be no name in a cluster"),
+        ((MODEL, "--yaml", "--plain", "-n", "Bad_NS"), "no namespace has such a name"),
         ((MODEL, "--yaml", "--plain", "--volume", "claim_name=x"), "lacks mount_path"),
         ((MODEL, "--yaml", "--plain", "--resource_request", "cup=1"), "is no resource"),
         ((MODEL, "--replicas", "2"), "--replicas is of --yaml"),
