@@ -105,10 +105,10 @@ def _check(files: list[Path]) -> str:
         what = f"the server of the cluster {context['cluster']!r}"
         raise _wrong(path, f"{what} is missing, or no URL (https://HOST:PORT)")
     _check_files(path, cluster, "cluster", context["cluster"])
-    if name := context.get("user"):  # without one: whoever asks is nobody, which may be allowed
-        path, user = _named(found, "users", name, where, here)
-        _check_files(path, user, "user", name)
-        _check_user(path, user, name)
+    if who := context.get("user"):  # without one: whoever asks is nobody, which may be allowed
+        path, user = _named(found, "users", who, where, here)
+        _check_files(path, user, "user", who)
+        _check_user(path, user, who)
     return context.get("namespace") or ""
 
 

@@ -19,11 +19,10 @@ from ...common.contradictions import why_not_teachers
 from ...common.errors import JobError, Unreachable, UsageError
 from ...jobs.job import ENDED, INTERRUPTED, Kind, Report, Status
 from ...jobs.wait import GOALS
-from .. import job as edljob
 from .. import job_config, names, nodes, objects
 from ..api import Api, Object
 from ..connection import CLIENT, ApiError
-from . import checkpoint, events, logs, rights, state, view
+from . import checkpoint, events, logs, rights, scaling, state, view
 from .job_pods import JobPods
 
 # Nobody waits longer for an answer in front of a terminal.
@@ -137,12 +136,12 @@ class ClusterJob:
             worker = top["spec"].get("worker") or {}
             before = int(worker.get("replicas") or 0)
             if num_workers:
-                _check_bounds(self.name, worker, num_workers)
+                scaling.check_bounds(self.name, worker, num_workers)
             asked = {"worker": num_workers, "ps": num_ps}
             spec: Object = {role: {"replicas": count} for role, count in asked.items() if count}
             if num_teachers is not None:
                 spec["teacher"] = {"replicas": num_teachers, "maxReplicas": max_teachers or None}
-            _check_change(top, spec)
+            scaling.check_change(top, spec)
             self.api.patch(names.KIND, self.name, {"spec": spec})
             return before
 
@@ -377,40 +376,6 @@ class ClusterJobs:
 
     def statuses(self) -> list[Status]:
         return all_jobs(self.api)
-
-
-def _check_bounds(name: str, worker: Object, number: int) -> None:
-    least, most = worker.get("minReplicas") or 1, worker.get("maxReplicas")
-    if most is not None and number > most:
-        raise UsageError(
-            f"{name}: spec.worker.maxReplicas is {most}: ask for {most} at most, or raise it."
-        )
-    if number < least:
-        raise UsageError(
-            f"{name}: spec.worker.minReplicas is {least}: ask for {least} at least, or lower it."
-        )
-
-
-def _check_change(top: Object, change: Object) -> None:
-    """Refuse what the controller would refuse of a job that it takes as it is (InvalidSpec).
-
-    Raises UsageError.
-    """
-    spec = dict(top["spec"])
-    for role, said in change.items():
-        both = {**(spec.get(role) or {}), **said}
-        spec[role] = {field: value for field, value in both.items() if value is not None}
-    refused = _refused({**top, "spec": spec})
-    if refused and not _refused(top):
-        raise UsageError(f"{top['metadata']['name']}: {refused}")
-
-
-def _refused(top: Object) -> str:
-    try:
-        edljob.templates(top)
-    except UsageError as error:
-        return str(error)
-    return ""
 
 
 def all_jobs(api: Api) -> list[Status]:
