@@ -1,4 +1,4 @@
-"""Scaling of an EdlJob: what its spec does not allow is refused before anything is changed. Pure."""
+"""Scaling of an EdlJob: what its spec forbids is refused before anything is changed. Pure."""
 
 from __future__ import annotations
 
