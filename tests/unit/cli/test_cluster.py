@@ -449,7 +449,7 @@ def test_which_of_none_is_told(run: Run, server: ApiServer) -> None:
 COMMANDS = [
     *(["list"], ["status"], ["status", "a"], ["describe", "a"], ["events", "a"], ["logs", "a"]),
     *(["wait", "a"], ["cp", "a:b", "c"], ["stop"], ["scale", "a", "2"], ["suspend", "a"]),
-    *(["resume", "a"], ["cancel", "a"], ["delete", "a"], ["top"], ["dashboard"], ["doctor"]),
+    *(["resume", "a"], ["cancel", "a"], ["delete", "a"], ["top", "--once"], ["doctor"]),
     *(["checkpoint", "write"], ["schedule", "plan"], ["schedule", "status"]),
     ["schedule", "why", "a"],
     ["submit", *FLAGS],
