@@ -15,6 +15,7 @@ import io
 import json
 import lzma
 import os
+import re
 import shutil
 import tempfile
 import weakref
@@ -137,6 +138,7 @@ class DataFile:
         return self.path.rstrip("/").rpartition("/")[0].rpartition("/")[2]
 
     def _told(self) -> list[Any]:
+        self.fs.invalidate_cache(self.path)  # a listing of before would tell of what was then
         info = self.fs.info(self.path)
         size = info.get("size")
         if size is None:
@@ -178,9 +180,14 @@ def _compare_in_job(file: DataFile, seen: list[Any]) -> None:
             before = json.loads(path.read_text())
         except ValueError:  # being written at this moment by another process
             return
-        if before != told:
+        if _in_whole_seconds(before) != _in_whole_seconds(told):
             remedy = f", or remove {path} if it still has the same records in the same order"
             raise _changed(file, before, told, remedy) from None
+
+
+def _in_whole_seconds(seen: list[Any]) -> list[Any]:
+    """Return it as all requests of a store tell it: some tell a time finer in a listing."""
+    return [re.sub(r"\.\d+", "", each) if isinstance(each, str) else each for each in seen]
 
 
 def _cache(job_dir: str) -> Path:

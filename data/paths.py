@@ -84,6 +84,7 @@ def _file_system(path: str) -> tuple[Any, str]:
             f"{path} cannot be opened: {error}. Install the fsspec package of that protocol "
             "(s3fs for s3://, gcsfs for gs://) on every machine of the job."
         ) from error
+    fs.invalidate_cache()  # this process may have listed it before, and others write there
     return fs, inner
 
 

@@ -22,6 +22,39 @@ with s3.server("bucket", sys.argv[1]) as variables:
     print(psutil.Process().children()[0].pid, variables["AWS_ENDPOINT_URL"], flush=True)
     input()
 """
+READS = """
+import time
+
+import boto3
+from edl.common.errors import DataError
+from edl.data.open import open_reader
+
+store = boto3.client("s3")
+
+def put(key, *values):
+    text = "v\\n" + "".join(f"{value}\\n" for value in values)
+    store.put_object(Bucket="bucket", Key=key, Body=text.encode())
+
+def values(reader):
+    return [
+        int(value)
+        for each in reader.sources()
+        for value in reader.read(each.name, 0, each.records)["v"]
+    ]
+
+put("data/a.csv", 1, 2)
+reader = open_reader("s3://bucket/data")
+print(values(reader))
+time.sleep(1.1)  # stores tell of whole seconds
+put("data/a.csv", 3, 4)
+try:
+    print(values(reader))
+except DataError as error:
+    print("has changed since its records were counted" in str(error))
+put("data/a.csv", 5, 6, 7)
+put("data/b.csv", 8)
+print(values(open_reader("s3://bucket/data")))
+"""
 both = pytest.mark.parametrize("kind", s3.both())
 
 
@@ -75,3 +108,19 @@ def test_the_real_server_refuses_whoever_does_not_know_its_secret():
 
         with s3.client(wrong) as client, pytest.raises(Exception, match="SignatureDoesNotMatch"):
             client.list_objects_v2(Bucket="bucket")
+
+
+@both
+def test_what_is_replaced_is_no_more_read_by_a_reader_and_a_new_one_sees_all_that_is_there(kind):
+    pytest.importorskip("s3fs")
+    with s3.server("bucket", kind) as variables:
+        said = subprocess.run(
+            [sys.executable, "-c", READS],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=END_S,
+            check=False,
+        )
+
+    assert ["[1, 2]", "True", "[5, 6, 7, 8]"] == said.stdout.split("\n")[:3], said.stderr

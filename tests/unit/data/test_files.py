@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import logging
 import lzma
 import os
@@ -200,6 +201,21 @@ def test_worker_of_a_job_notices_what_changed_before_it_started(
 
     with pytest.raises(DataError, match=r"has changed .*, or remove .*/job/index/\w+\.seen"):
         late.read(str(path), 0, 100)
+
+
+def test_a_time_that_a_store_told_of_more_finely_in_a_listing_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDL_JOB_DIR", str(tmp_path))
+    fsspec.filesystem("memory").pipe("/stamped/a.csv", b"v\n1\n")
+    open_reader("memory://stamped").sources()
+    (seen,) = (tmp_path / "index").glob("*.seen")
+    size, told = json.loads(seen.read_text())
+    assert "." in told
+
+    seen.write_text(json.dumps([size, told.partition(".")[0] + "+00:00"]))
+
+    assert [1] == [each.records for each in open_reader("memory://stamped").sources()]
 
 
 def test_link_whose_target_changes_is_noticed(tmp_path: Path) -> None:
