@@ -12,6 +12,7 @@ import click
 
 from ..common import paths
 from ..common.errors import UsageError
+from .paths import LocalPath
 
 if TYPE_CHECKING:
     from ..common.settings import JobSettings
@@ -22,7 +23,7 @@ _STOPPING = "the workers stop, and nothing is written"
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option(
-    "--out", default="analysis.json", type=click.Path(path_type=Path), help="Where the JSON goes."
+    "--out", default="analysis.json", type=LocalPath(path_type=Path), help="Where the JSON goes."
 )
 @click.option("--data_reader_params", default="", metavar="K=V,...", help="The reader's arguments.")
 @click.option(

@@ -18,6 +18,7 @@ from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
 from .checkpoint import values_from
+from .paths import LocalPath
 
 if TYPE_CHECKING:
     from ..jobs.local import LocalJob
@@ -40,7 +41,7 @@ def begin_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--init_dense",
-            type=click.Path(path_type=Path),
+            type=LocalPath(path_type=Path),
             metavar="FILE",
             help="Begin with these dense values: safetensors, by the names of state_dict().",
         ),

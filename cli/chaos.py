@@ -9,6 +9,7 @@ import click
 from ..common import paths
 from ..common.errors import UsageError
 from ..common.values import seconds
+from .paths import LocalPath
 from .place import complete_jobs
 
 
@@ -36,7 +37,7 @@ A RULE is ROLE[:WHEN,...], ROLE is worker, ps, teacher or master:
 @click.option("--seed", default=0, type=int, help="The same seed draws the same faults.")
 @click.option("--for", "lasting", metavar="TIME", help="Stop after so long.")
 @click.option(
-    "--log", type=click.Path(), help="The JSON lines; default: chaos.jsonl in the job's folder."
+    "--log", type=LocalPath(), help="The JSON lines; default: chaos.jsonl in the job's folder."
 )
 def run_chaos(
     job: str | None,
@@ -71,9 +72,9 @@ def run_chaos(
 
 
 @chaos.command()
-@click.option("--out", type=click.Path(), metavar="FILE", help="Write the page there.")
+@click.option("--out", type=LocalPath(), metavar="FILE", help="Write the page there.")
 @click.option(
-    "--work", default="edl-runs/matrix", type=click.Path(), help="Where cells run and are recorded."
+    "--work", default="edl-runs/matrix", type=LocalPath(), help="Where cells run and are recorded."
 )
 @click.option("--only", default="", metavar="FAULT,PHASE", help="Only these; either may be empty.")
 @click.option("--sample", default=0, type=click.IntRange(0), help="So many cells, drawn by --seed.")

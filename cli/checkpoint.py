@@ -15,6 +15,7 @@ import click
 from ..common.errors import CheckpointError, UsageError
 from ..common.values import seconds
 from .output import Function, is_drawn, outputs, print_report
+from .paths import LocalPath
 from .place import complete_jobs, place, where
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def show(checkpoint: str, verify: bool, output: str) -> None:
 @click.option("--ids", metavar="ID,...", help="Only the rows of these ids.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     metavar="FILE",
     help="Write them, with the optimizer's state: FILE.parquet, FILE.safetensors or FILE.npz.",
 )
@@ -150,7 +151,7 @@ def diff(a: str, b: str, output: str) -> int:
 
 @checkpoint.command()
 @_named("checkpoint")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=LocalPath(path_type=Path))
 @click.option(
     "--rows",
     "form",
@@ -175,12 +176,12 @@ def convert(checkpoint: str, out: Path, form: str, state: bool) -> None:
 
 @checkpoint.command()
 @click.argument("model_def")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=LocalPath(path_type=Path))
 @click.option("--model_zoo", default="", metavar="DIR", help="A folder of definitions.")
 @click.option("--model_params", default="", metavar="K=V,...", help="Arguments of model().")
 @click.option(
     "--dense",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     metavar="FILE",
     help="Dense values: safetensors, by the names of the model's state_dict().",
 )

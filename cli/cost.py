@@ -6,6 +6,7 @@ import click
 
 from ..common.errors import EdlError, UsageError
 from .output import is_drawn, outputs, print_report
+from .paths import LocalPath
 from .place import complete_jobs, place, where
 
 
@@ -14,7 +15,7 @@ from .place import complete_jobs, place, where
 @click.option("--all", "every", is_flag=True, help="All jobs of the place, and their sum.")
 @click.option(
     "--prices",
-    type=click.Path(exists=True, dir_okay=False),
+    type=LocalPath(exists=True, dir_okay=False),
     required=True,
     help="YAML: of each kind of machine, `on-demand: $ an hour`, and `spot:`.",
 )

@@ -18,6 +18,7 @@ import click
 from ..common import paths
 from ..common.errors import EdlError, UsageError
 from .options import NAMES, token_of
+from .paths import LocalPath
 from .place import complete_jobs, place, where
 
 if TYPE_CHECKING:
@@ -32,13 +33,13 @@ _EXTRA = "edl dashboard needs starlette and uvicorn: pip install 'edl[dashboard]
 from_option = click.option(
     "--from",
     "folder",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     metavar="DIR",
     help="Show the job in this folder, whose processes may all be gone.",
 )
 prices_option = click.option(
     "--prices",
-    type=click.Path(exists=True, dir_okay=False),
+    type=LocalPath(exists=True, dir_okay=False),
     help="Tell what a job costs by this file, as `edl cost`.",
 )
 

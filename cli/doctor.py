@@ -8,12 +8,13 @@ import click
 
 from .options import NAMES, JobCommand, given_values, job_options
 from .output import print_data
+from .paths import LocalPath
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
 
 
 @click.command(cls=JobCommand, context_settings=NAMES)
-@click.option("--config", metavar="FILE", type=click.Path(), help="Settings from a YAML file.")
+@click.option("--config", metavar="FILE", type=LocalPath(), help="Settings from a YAML file.")
 @click.option(
     "--as",
     "kind",

@@ -8,6 +8,7 @@ import click
 
 from ..common.errors import UsageError
 from ..common.foreign import must_be
+from .paths import LocalPath
 from .place import Function
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _OPTIONS = (
     click.option("--nodepool", metavar="NAME", help="The NodePool, with --nodes_by nodepool."),
     click.option(
         "--prices",
-        type=click.Path(exists=True, dir_okay=False),
+        type=LocalPath(exists=True, dir_okay=False),
         help="YAML of $ an hour: deadlines and budgets of jobs are held by it.",
     ),
     click.option(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import click
 
+from .paths import LocalPath
 from .place import complete_jobs
 
 
 @click.command()
 @click.argument("job", shell_complete=complete_jobs)
 @click.option("--until", default="", metavar="TASK:POSITION", help="Show the state there, and end.")
-@click.option("--output", type=click.Path(), default="", help="Write that state, as .safetensors.")
-@click.option("--losses", type=click.Path(), default="", help="Write all losses, as .csv.")
+@click.option("--output", type=LocalPath(), default="", help="Write that state, as .safetensors.")
+@click.option("--losses", type=LocalPath(), default="", help="Write all losses, as .csv.")
 def replay(job: str, until: str, output: str, losses: str) -> int:
     """Repeat a --deterministic job (its folder, or name) bit for bit, in this process.
 

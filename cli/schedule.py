@@ -15,6 +15,7 @@ from ..common.errors import UsageError
 from . import nodes as pool
 from .options import NAMES
 from .output import is_drawn, outputs, print_report
+from .paths import LocalPath
 from .place import complete_jobs, where
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _policy(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--quotas",
-            type=click.Path(),
+            type=LocalPath(),
             help="YAML: a list of {namespace, user, cpu, memory, gpu}, the most of each.",
         ),
         click.option(
@@ -150,7 +151,7 @@ def why(job: str, runtime: str, namespace: str) -> None:
 @click.argument("workload")
 @click.option(
     "--traces",
-    type=click.Path(exists=True, file_okay=False),
+    type=LocalPath(exists=True, file_okay=False),
     help="A folder for each application: how fast it is, and how it learns.",
 )
 @click.option("--machines", default="", metavar="KIND", help="Of Sia's traces: aws, rtx, ...")
@@ -167,7 +168,7 @@ def why(job: str, runtime: str, namespace: str) -> None:
 )
 @click.option("--restart", default=30.0, show_default=True, metavar="SECONDS", help="Of a change.")
 @click.option("--seed", default=0, show_default=True, help="Of the errors.")
-@click.option("--plots", type=click.Path(file_okay=False), help="A folder for pictures, as SVG.")
+@click.option("--plots", type=LocalPath(file_okay=False), help="A folder for pictures, as SVG.")
 def simulate(
     workload: str,
     traces: str | None,

@@ -32,6 +32,7 @@ from .options import (
     job_options,
     script_options,
 )
+from .paths import LocalPath
 
 if TYPE_CHECKING:
     from ..jobs.local import LocalJob
@@ -83,7 +84,7 @@ def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:
             "--max_ps", type=click.IntRange(1), help="In the queue: the most servers it may get."
         ),
         click.option("--dry_run", is_flag=True, help="Print the resolved job; start nothing."),
-        click.option("--config", metavar="FILE", type=click.Path(), help="Settings out of YAML."),
+        click.option("--config", metavar="FILE", type=LocalPath(), help="Settings out of YAML."),
     ):
         command = option(command)
     return command

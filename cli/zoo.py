@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from ..common.errors import UsageError
 from .options import complete_definitions, flags_given
+from .paths import LocalPath
 
 
 def _definitions_or_files(
@@ -30,7 +31,7 @@ def zoo() -> None:
 
 
 @zoo.command()
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=LocalPath())
 @click.option("--name", metavar="TEXT", help="Name of the definition; default: the folder's.")
 def init(folder: str, name: str | None) -> None:
     """Make a folder with a definition that trains at once."""
@@ -93,7 +94,7 @@ def check(
 
 
 @zoo.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=LocalPath(path_type=Path))
 @click.option("--image", required=True, metavar="NAME", help="Name of the image, with its tag.")
 @click.option(
     "--base_image", default="", metavar="NAME", help="An image with edl; default: edl:VERSION."
