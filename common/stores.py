@@ -77,7 +77,7 @@ class Asking:
             except _FINAL as error:
                 raise _Final(error) from error
             except Exception as error:  # no tuple names the errors of all backends
-                reason = _reason(error) or reason or "it does not answer"
+                reason = reason_of(error) or reason or "it does not answer"
                 kind = _Final if type(error).__name__ in _NO_CREDENTIALS else _Failed
                 raise kind(error) from error
 
@@ -115,11 +115,11 @@ class _Final(Exception):
 def _as_os_error(error: Exception, what: str, url: str) -> OSError:
     if isinstance(error, FileNotFoundError) and what != "written":  # else: no such bucket
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
-    return StoreError(what, url, _reason(error), 0.0)
+    return StoreError(what, url, reason_of(error), 0.0)
 
 
-def _reason(error: Exception) -> str:
-    """Return what an error says; "" of one that only says that the time is over."""
+def reason_of(error: Exception) -> str:
+    """Return what an error of a store says; "" of one that only says that the time is over."""
     said = (isinstance(error, OSError) and error.strerror) or str(error)
     silent = "" if isinstance(error, TimeoutError) else repr(error)
     return " ".join(said.split()) or silent

@@ -21,7 +21,8 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from ..common.errors import DataError, UsageError
+from ..common.errors import DataError, EdlError, UsageError
+from ..common.stores import reason_of
 from .files import DataFile
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,17 @@ def expand(path: str) -> list[DataFile]:
             raise UsageError(f"{twice[0]} is named twice in {path}: name each file once.")
         return files
     fs, inner = _file_system(path)
+    try:
+        return _expanded(fs, inner, path)
+    except EdlError:
+        raise
+    except Exception as error:  # no tuple names the errors of all backends
+        if _is_local(fs):
+            raise
+        raise DataError(f"{path} cannot be opened: {reason_of(error)}.") from error
+
+
+def _expanded(fs: Any, inner: str, path: str) -> list[DataFile]:
     names = _Names(fs, path)
     if fs.isfile(inner):
         return [names.file(inner, inner.rpartition("/")[0])]

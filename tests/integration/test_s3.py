@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tools import s3
+from tools.turns import some
 
 pytest.importorskip("boto3")
 
@@ -124,3 +125,46 @@ def test_what_is_replaced_is_no_more_read_by_a_reader_and_a_new_one_sees_all_tha
         )
 
     assert ["[1, 2]", "True", "[5, 6, 7, 8]"] == said.stdout.split("\n")[:3], said.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "why"),
+    some(
+        [
+            pytest.param({"AWS_SECRET_ACCESS_KEY": "another"}, "s3://bucket/x", "signature"),
+            pytest.param(
+                {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
+                "s3://bucket/x",
+                "credentials",
+            ),
+            pytest.param({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "s3://bucket/x", "connect"),
+            pytest.param({"AWS_ENDPOINT_URL": "127.0.0.1:9"}, "s3://bucket/x", "endpoint"),
+            pytest.param({}, "s3://", "S3"),
+            pytest.param({}, "s3://BUCKET/x", "bucket"),
+        ],
+        3,
+    ),
+)
+def test_what_keeps_data_in_a_store_from_being_opened_is_one_sentence(changes, path, why, tmp_path):
+    pytest.importorskip("s3fs")
+    if s3.archive() is None:
+        pytest.skip(s3.LACKING)
+    with s3.server("bucket", s3.REAL) as variables:
+        env = {**os.environ, **variables, "HOME": str(tmp_path), **changes}
+        env = {name: value for name, value in env.items() if value}
+        env["AWS_EC2_METADATA_DISABLED"] = "true"
+        said = subprocess.run(
+            [sys.executable, "-m", "edl", "data", "analyze", path],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=2 * END_S,
+            check=False,
+        )
+
+    assert said.returncode != 0
+    (line,) = said.stderr.splitlines()[-1:]
+    assert line.startswith("edl: error: "), said.stderr
+    assert "Traceback" not in said.stderr
+    assert why.lower() in line.lower()
