@@ -41,6 +41,7 @@ def test_a_job_ends_and_leaves_nothing_whatever_its_pods_hold_besides(
     }
     asked = spec(folder)
     asked["settings"]["model_params"] = {"delay_s": 0.05}
+    del asked["settings"]["checkpoint_dir"]  # its model is kept in the jobVolume all the same
     asked["worker"] = {**asked["worker"], "podTemplate": {"spec": template}}
     proxies = {"containers": template["containers"]}
     asked["ps"] = {**asked["ps"], "replicas": 1, "podTemplate": {"spec": template}}
@@ -69,4 +70,5 @@ def test_a_job_ends_and_leaves_nothing_whatever_its_pods_hold_besides(
 
     assert lines
     assert "beside" not in lines
-    assert_exact(storage.latest(str(folder / "checkpoints")).directory, RECORDS, EPOCHS)
+    kept = storage.latest(str(folder / "job/edl-counted/checkpoints"))
+    assert_exact(kept.directory, RECORDS, EPOCHS)

@@ -34,6 +34,7 @@ def spec(folder: Path) -> Object:
             "use_async": True,
             "lease_s": 4,
             "snapshot_s": 2,
+            "checkpoint_dir": str(folder / "checkpoints"),
         },
         **volumes(folder),
         "master": {"priorityClassName": "edl-master", "resources": small},
@@ -85,7 +86,7 @@ def test_an_edljob_from_apply_to_delete(cluster, namespace, controller, folder):
 
     done = is_so(lambda s: s["phase"] == "Succeeded", within_s=300.0)
     namespace.kubectl("wait", "edljob/counted", "--for=condition=Succeeded", "--timeout=5s")
-    found = storage.latest(str(folder / "job/edl-counted/checkpoints"))  # of the jobVolume
+    found = storage.latest(str(folder / "checkpoints"))
     namespace.kubectl("delete", "edljob", "counted")
     for kind in ("pods", "configmaps", "secrets", "services", "leases", "networkpolicies"):
         namespace.wait(kind, lambda objects: not objects, labels=MINE)
