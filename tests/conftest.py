@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tools import leaks, turns, warm_nursery
 
-# A machine that is busy is no fault of a test.
-settings.register_profile("edl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A machine that is busy is no fault of a test, nor is how much a strategy has to throw away.
+_HEALTH = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+settings.register_profile("edl", deadline=None, suppress_health_check=_HEALTH)
 settings.load_profile("edl")
 
 turns.set_turn()
