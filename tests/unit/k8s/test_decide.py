@@ -490,6 +490,11 @@ def test_a_master_that_waits_is_made_anew_at_once_when_the_spec_is_mended(spec, 
     assert world.job["status"].get("message") is None
 
 
+def assert_no_pod_is_touched(world, looker):
+    _, actions = look(world, looker.memory)
+    assert not [each for each in actions if each.kind == "Pod"]
+
+
 @pytest.mark.parametrize(
     "state",
     [
@@ -510,9 +515,7 @@ def test_a_master_that_has_begun_is_left_alone_when_the_spec_changes(state):
     world.objects["Pod", "edl-demo-master-0"]["status"] = state
     mend(world, image="edl:2")
 
-    _, actions = look(world, looker.memory)
-
-    assert not [each for each in actions if each.kind == "Pod"]
+    assert_no_pod_is_touched(world, looker)
 
 
 def test_a_master_that_waits_goes_on_where_what_changed_is_not_of_its_pod():
@@ -520,9 +523,7 @@ def test_a_master_that_waits_goes_on_where_what_changed_is_not_of_its_pod():
     unschedulable(world, "edl-demo-master-0")
     mend(world, worker={"replicas": 2, "minReplicas": 1})
 
-    _, actions = look(world, looker.memory)
-
-    assert not [each for each in actions if each.kind == "Pod"]
+    assert_no_pod_is_touched(world, looker)
 
 
 def test_a_master_that_waits_and_is_of_an_earlier_edl_is_left_alone():
@@ -531,9 +532,7 @@ def test_a_master_that_waits_and_is_of_an_earlier_edl_is_left_alone():
     del world.objects["Pod", "edl-demo-master-0"]["metadata"]["annotations"]
     mend(world, image="edl:2")
 
-    _, actions = look(world, looker.memory)
-
-    assert not [each for each in actions if each.kind == "Pod"]
+    assert_no_pod_is_touched(world, looker)
 
 
 def test_an_injected_container_that_has_run_does_not_keep_a_master_that_has_not_begun():
@@ -549,7 +548,7 @@ def test_an_injected_container_that_has_run_does_not_keep_a_master_that_has_not_
 
 
 def test_a_master_with_more_memory_than_the_spec_says_is_no_other_one_while_it_waits():
-    """What it has grown by is not of the spec. Broken once: it is made anew at each look."""
+    """The memory that a pod has grown by is not of the spec. Broken once: anew at each look."""
     world = World()
     world.job["spec"]["master"] = {"resources": {"limits": {"memory": "256Mi"}}}
     looker = Looker(world)
@@ -566,7 +565,7 @@ def test_a_master_with_more_memory_than_the_spec_says_is_no_other_one_while_it_w
 
 
 def test_a_change_made_before_a_master_is_given_up_for_its_image_is_tried_at_once():
-    """Of a pod that says no template. Broken once: the next try comes five minutes later."""
+    """The pod says no template. Broken once: the next try comes five minutes later."""
     world, looker = settled()
     no_image(world, "edl-demo-master-0")
     del world.objects["Pod", "edl-demo-master-0"]["metadata"]["annotations"]
