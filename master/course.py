@@ -25,6 +25,7 @@ from .groups.group import Group
 from .groups.server_cuts import ServerCuts
 from .groups.servers import Cut
 from .judge import Judges
+from .membership import WORKER
 from .requested import Requested
 
 _END: list[Piece] = [("", 0, 0)]  # the one piece of a task that has no records
@@ -108,7 +109,25 @@ class Course:
             if self._settings.command == ANALYZE:
                 self._core.decide(Add(Kind.ANALYZE_END, _END, group=_ANALYSIS_END))
                 yield lambda: self._queue.group_done(_ANALYSIS_END)
+        if self._settings.command == "train" and self._settings.has_teachers:
+            yield from self._close_lessons()
         self._succeed()
+
+    def _close_lessons(self) -> Script[None]:
+        """Hear from each worker how many of its last records were taught.
+
+        A worker that says nothing for the length of a lease is not waited for.
+        """
+        core = self._core
+        core.lessons.close()
+        until = core.clock.now() + self._settings.lease_s
+        self._loop.wake_at(until)
+        yield (
+            lambda: (
+                core.lessons.is_whole(m.incarnation for m in core.members.of(WORKER))
+                or core.clock.now() >= until
+            )
+        )
 
     def _whole_plan(self) -> Script[None]:
         if not self._queue.opened:

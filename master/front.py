@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 _ROLES = {pb.WORKER: WORKER, pb.SERVER: SERVER, pb.TEACHER: TEACHER}
+_CLOSING_S = 0.02  # between two heartbeats of a worker whose last records are waited for
 _BEATS_PER_S = 300  # of all workers together, while that leaves each of them three in a lease
 
 
@@ -292,7 +293,9 @@ class Front:
     def _interval_s(self) -> float:
         """The seconds between two heartbeats of a worker: the more there are, the longer."""
         lease_s, workers = self._core.settings.lease_s, self._core.members.count(WORKER)
-        return min(max(min(1.0, lease_s / 5), workers / _BEATS_PER_S), lease_s / 3)
+        closing = self._core.lessons.is_closing and not self._core.ended
+        soonest_s = _CLOSING_S if closing else min(1.0, lease_s / 5)
+        return min(max(soonest_s, workers / _BEATS_PER_S), lease_s / 3)
 
     def _get_task(self, request: pb.GetTaskRequest) -> pb.GetTaskReply | None:
         replica = request.replica
