@@ -333,18 +333,18 @@ class _Export:
         content |= {
             n: c for n, c in read_in(path.parent).items() if not (self._folder / n).exists()
         }
+        # Tried elsewhere: Python leaves a folder __pycache__ beside what it has imported.
+        with tempfile.TemporaryDirectory(prefix="edl-definition-") as scratch:
+            for name, each in content.items():
+                Path(scratch, name).write_bytes(each)
+            try:
+                params = self._definition["params"]
+                copied = load_definition(f"{scratch}/{_DEFINITION}", "", params, training=False)
+                asked_by(copied, records)
+            except EdlError as error:
+                return str(error)
         for name, each in content.items():
             (self._folder / name).write_bytes(each)
-        try:
-            params = self._definition["params"]
-            asked_by(
-                load_definition(str(self._folder / _DEFINITION), "", params, training=False),
-                records,
-            )
-        except EdlError as error:
-            for name in content:
-                (self._folder / name).unlink()
-            return str(error)
         self._definition["file"] = _DEFINITION
         for name in content:
             self._written(name)

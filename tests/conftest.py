@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,10 @@ settings.register_profile("edl", deadline=None, suppress_health_check=_HEALTH)
 settings.load_profile("edl")
 
 turns.set_turn()
+
+# As on most machines: what Python leaves beside what it has imported is seen by the tests, too.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The threads of torch.compile, begun where nothing is kept from before, end with the process only.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
