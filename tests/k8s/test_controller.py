@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tools.jobs import ZOO, write_records
 from tools.kube_api import Object, path_of
+from tools.kube_jobs import counting
 from tools.kube_objects import IMAGE, phase, volumes
 from tools.servers import assert_exact
 
@@ -122,3 +123,49 @@ def test_a_bad_spec_is_told_to_whoever_looks_and_mended(namespace, controller, f
     namespace.kubectl("delete", "edljob", "bad")
 
     assert "--minibatch_size (spec.settings.minibatch_size) takes a whole number" in told
+
+
+def test_pods_that_are_forbidden_or_have_no_place_wait_for_whoever_mends_it(
+    namespace, controller, folder
+):
+    """A LimitRange forbids first the master's pod, then a worker's; no node fits the master's."""
+
+    def most(cpu):
+        limits = [{"type": "Container", "max": {"cpu": cpu}, "defaultRequest": {"cpu": "100m"}}]
+        about = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "most"}}
+        namespace.apply({**about, "spec": {"limits": limits}})
+
+    def says(text):
+        def look(jobs):
+            status = jobs["kept"].get("status", {})
+            assert status.get("phase") != "Failed", status
+            return status if text in status.get("message", "") else None
+
+        return namespace.wait("edljobs", look)
+
+    limits = {"limits": {"cpu": "600m", "memory": "1Gi"}}
+    made = counting(folder, "kept", 64, {"minibatch_size": 16}, suspend=False)
+    made["spec"] |= {
+        "master": {"resources": limits, "nodeSelector": {"nowhere": "here"}},
+        "ps": {"replicas": 1, "resources": limits},
+        "worker": {"replicas": 1, "resources": {"limits": {"cpu": "700m", "memory": "1Gi"}}},
+    }
+    del made["spec"]["scheduling"]
+    most("500m")
+    namespace.apply(made)
+    refused = says("maximum cpu usage per Container is 500m")
+    most("600m")
+    placeless = says("didn't match Pod's node affinity/selector")
+    change = '{"spec": {"master": {"nodeSelector": null}}}'
+    namespace.kubectl("patch", "edljob", "kept", "--type=merge", f"-p={change}")
+    waits = says("maximum cpu usage per Container is 600m")
+    namespace.kubectl("delete", "limitrange", "most")
+    done = namespace.wait(
+        "edljobs", lambda jobs: phase(jobs["kept"]) == "Succeeded" and jobs["kept"]["status"]
+    )
+    found = storage.latest(str(folder / "kept"))
+
+    assert (refused["phase"], placeless["phase"]) == ("Pending", "Pending")
+    assert "worker 0 waits: the cluster forbids its pod" in waits["message"]
+    assert (done["masters"], done["restarts"]) == (2, 0)
+    assert_exact(found.directory, 64, 1)

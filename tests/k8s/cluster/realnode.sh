@@ -2,7 +2,7 @@
 # realnode.sh images | system | up | import FILE.tar | down
 # A real node (containerd, runc, a CNI bridge and kubelet) beside the process nodes, in the
 # network namespace of a cluster that `cluster.sh up` started. Its label is type=real. First:
-# REAL=1 ./build.sh. Images come by `import`, a docker-archive such as mkimage.py makes; `system` says
+# REAL=1 ./build.sh. Images come by `import`, a docker-archive such as buildah makes; `system` says
 # where one of a small Debian is, on which others can be built.
 set -u
 . "$(dirname "$0")/common.sh"
