@@ -10,6 +10,7 @@ import pytest
 from tools.groups import MINIBATCH, RECORDS, counts, job_of, scale, stopped_in_order, values
 from tools.jobs import NO_RESTARTS, WAIT_S, send, write_records
 from tools.servers import dense
+from tools.turns import in_turn
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
 from edl.data.datasets import prepare
@@ -24,6 +25,7 @@ def fixed(tmp_path_factory):
     return values(job)
 
 
+@in_turn(0)
 def test_an_elastic_run_ends_as_the_fixed_one(tmp_path, fixed):
     """2 -> 4 -> 1 -> 3 members; at three moments one is killed, the first of the group as well."""
     rng = random.Random(0)
@@ -185,6 +187,7 @@ def test_the_last_worker_leaves_its_state_to_the_next(tmp_path):
     assert [t for t in told if t.startswith(saved)], told
 
 
+@in_turn(1)
 def test_an_evaluation_goes_on_where_a_round_breaks_in_its_midst(tmp_path):
     """One member dies while another has leased a part of the evaluation, too."""
     struck = []
@@ -285,6 +288,7 @@ def trains_again(worker, killed):
     return worker["pid"] not in (None, killed) and worker["state"] == "training"
 
 
+@in_turn(1)
 def test_the_minibatch_follows_the_goodput_through_a_kill_and_a_resume(tmp_path, flowers):
     """The minibatch has grown when a member is killed; the run is stopped, and others go on."""
     with following(tmp_path / "one", flowers, num_workers=3) as job:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tools import stage
 from tools.jobs import WAIT_S, Job, send
+from tools.turns import in_turn
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
 from edl.data.analyze import SHARD
@@ -31,6 +32,7 @@ def data(tmp_path_factory):
     return folder / "data.npz", analyze(folder, folder / "data.npz")[1]
 
 
+@in_turn(0)
 def test_killed_workers_cost_their_tasks_and_change_no_byte(data, tmp_path):
     """kill -9 in the midst of shard 2, and of the merge; the master too; then one worker more.
 

@@ -115,7 +115,7 @@ def restarts(job):
     return text.count("started again (epoch ")
 
 
-@pytest.mark.parametrize("point", some(POINTS, 3))
+@pytest.mark.parametrize("point", some(POINTS, 4))
 def test_a_master_killed_at_a_failpoint_goes_on(point, tmp_path, controller, monkeypatch):
     monkeypatch.setenv("EDL_FAULTS", controller.environment(f"master.{point}", "master.recover"))
     controller.kills = {f"master.{point}": [3 if point == "lease" else 1], "master.recover": [1]}
@@ -219,6 +219,7 @@ def stop_between_decisions(job, master):
             send(master, signal.SIGCONT)
 
 
+@in_turn(0)
 def test_of_two_masters_the_older_one_ends_by_itself_and_harms_nothing(tmp_path):
     job = counting(tmp_path / "two", delay_s=0.02)
     with job:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tools.jobs import send
 from tools.pupils import Edl, must_be_taught, scale_teachers, taught_job
+from tools.turns import in_turn
 from tools.waiting import until
 
 from edl.common.identity import TOKEN_VARIABLE, Identity
@@ -59,6 +60,7 @@ def town(tmp_path, monkeypatch):
         yield Town(tmp_path, undo)
 
 
+@in_turn(1)
 def test_a_script_is_taught_while_teachers_and_the_registry_are_killed(town):
     """Broken once: Registering registers once only."""
     notes, number = [], iter(range(1000))
