@@ -7,7 +7,7 @@ are followed too, until the job is over and all is read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -76,6 +76,7 @@ class _Follower:
         self, job: _Job, component: list[str], index: int | None, tail: int | None
     ) -> None:
         self._job = job
+        self._component = component
         self._index = index
         self._tail = tail
         self._selector = names.selector(job.name, *component)
@@ -96,8 +97,8 @@ class _Follower:
         reflector.start()
         try:
             while until is None or not until():
+                self._begin(_taken(changed))
                 over = self._is_over()  # asked before reading: what was written before is read
-                self._begin(changed)
                 yield from self._fresh()
                 if over and not self._reading:
                     return
@@ -106,21 +107,21 @@ class _Follower:
             reflector.close()
 
     def _is_over(self) -> bool:
+        """Tell whether the job has ended, and all of its pods are read that there are."""
         try:
-            return self._job.status()["state"] in ENDED
+            if self._job.status()["state"] not in ENDED:
+                return False
+            self._begin(self._job.pods.found(*self._component))  # no event has told of some yet
         except UsageError:  # deleted
             return True
         except Refused:
             raise
         except PeerError:
             return False
+        return True
 
-    def _begin(self, changed: SimpleQueue[Object]) -> None:
-        while True:
-            try:
-                pod = changed.get_nowait()
-            except Empty:
-                return
+    def _begin(self, pods: Iterable[Object]) -> None:
+        for pod in pods:
             uid = pod["metadata"]["uid"]
             if uid in self._read or not _is_of(pod, self._index) or not _container(pod):
                 continue
@@ -155,6 +156,15 @@ class _Follower:
             self._lines.put((replica, f"(its log broke off: {error})"))
         finally:
             self._lines.put((replica, None))
+
+
+def _taken(changed: SimpleQueue[Object]) -> Iterator[Object]:
+    """Take what there is."""
+    while True:
+        try:
+            yield changed.get_nowait()
+        except Empty:
+            return
 
 
 def _is_of(pod: Object, index: int | None) -> bool:

@@ -338,6 +338,20 @@ def test_logs_are_those_of_our_container_whatever_stands_beside_it(
     assert (0, ["w"]) == (code, lines(out))
 
 
+def test_logs_of_a_job_that_is_over_are_read_before_any_event_has_told_of_its_pods(
+    run: Run, demo: Run, server: ApiServer, status: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken once: where the API server was slow, nothing was printed."""
+    monkeypatch.setattr("edl.k8s.outside.logs.Reflector.start", lambda self: None)
+    monkeypatch.setattr("edl.k8s.outside.logs.Reflector.close", lambda self: None)
+    server.logs |= {add_pod(server, "worker", 0): b"w\n"}
+    say(server, {**status, "state": "done", "exit_code": 0})
+
+    code, out, _ = run("logs", *AT, "--role", "worker", "--index", "0", "-f")
+
+    assert (0, ["w"]) == (code, lines(out))
+
+
 @pytest.mark.parametrize("more", [[], ["-f"]])
 def test_log_of_a_master_whose_check_has_ended_it_is_that_of_the_check(
     run: Run, demo: Run, server: ApiServer, status: dict[str, Any], more: list[str]
