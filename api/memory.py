@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import DataError, UsageError
+from ..common.extras import install
 
 LIMIT_NBYTES = 2 << 30
 _ROW_GROUP = 1 << 16  # records: each is decoded as a whole, and kept
@@ -42,7 +43,7 @@ def write(data: object, path: Path, name: str) -> tuple[int, int]:
     except ImportError as error:
         raise DataError(
             f"{name}: data in memory is written as Parquet, by pyarrow, which is not installed: "
-            "run `pip install edl[parquet]`, or give a path."
+            f"{install('parquet')}, or give a path."
         ) from error
     try:
         table = _table(data, name, pyarrow)

@@ -17,6 +17,7 @@ import click
 
 from ..common import paths
 from ..common.errors import EdlError, UsageError
+from ..common.extras import install
 from .options import NAMES, token_of
 from .paths import LocalPath
 from .place import complete_jobs, place, where
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _TOKEN_VARIABLE = "EDL_DASHBOARD_TOKEN"
 _END_S = 10.0  # for a dashboard that is told to end
 _ALONE = {"queue": "queue", "dry_run": "dry_run", "as_objects": "yaml"}
-_EXTRA = "edl dashboard needs starlette and uvicorn: pip install 'edl[dashboard]'"
+_EXTRA = f"edl dashboard needs starlette and uvicorn: {install('dashboard')}"
 
 # Of all commands that show jobs.
 from_option = click.option(

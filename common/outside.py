@@ -15,6 +15,7 @@ from pathlib import Path
 from . import paths, storage
 from .contradictions import Say
 from .errors import CheckpointError, UsageError
+from .extras import install
 from .locations import DATA, is_file, is_local, parts
 from .places import Place
 from .settings import JobSettings
@@ -31,8 +32,7 @@ def check_outside(settings: JobSettings, say: Say) -> None:
     for name in settings.loggers:
         if (library := LOGGERS[name]) and importlib.util.find_spec(library) is None:
             raise UsageError(
-                f"{say('logger')} {name} needs {library}, which is not installed: "
-                f"`pip install 'edl[{name}]'`."
+                f"{say('logger')} {name} needs {library}, which is not installed: {install(name)}."
             )
     if settings.model_zoo and not Path(settings.model_zoo).is_dir():
         raise UsageError(

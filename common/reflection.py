@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from .errors import UsageError
+from .extras import install
 
 VARIABLE = "EDL_GRPC_REFLECTION"
 
@@ -22,7 +23,7 @@ def reflect(server: Any, *protos: Any) -> None:
         from grpc_reflection.v1alpha import reflection
     except ImportError as error:
         raise UsageError(
-            f"{VARIABLE}=1 needs grpcio-reflection: pip install 'edl[reflection]', or leave it out."
+            f"{VARIABLE}=1 needs grpcio-reflection: {install('reflection')}, or leave it out."
         ) from error
     names = [s.full_name for p in protos for s in p.DESCRIPTOR.services_by_name.values()]
     reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)

@@ -31,6 +31,7 @@ from fsspec.implementations.local import LocalFileSystem
 from numpy.typing import NDArray
 
 from ..common.errors import DataError
+from ..common.extras import install
 from . import ranges
 
 JOB_DIR_VARIABLE = "EDL_JOB_DIR"
@@ -265,7 +266,7 @@ def _zstd(packed: BinaryIO) -> Any:
         import pyarrow
     except ImportError as error:
         raise DataError(
-            ".zst is unpacked with pyarrow, which is not installed: run `pip install edl[parquet]`."
+            f".zst is unpacked with pyarrow, which is not installed: {install('parquet')}."
         ) from error
     return pyarrow.CompressedInputStream(packed, "zstd")
 

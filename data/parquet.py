@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError, UsageError
+from ..common.extras import install
 from .arrow import Types
 from .arrow_values import ways_out_of
 from .decoded import Batches, Decoded, Group
@@ -62,7 +63,7 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise DataError(
-            "Parquet is read with pyarrow, which is not installed: run `pip install edl[parquet]`."
+            f"Parquet is read with pyarrow, which is not installed: {install('parquet')}."
         ) from error
     return pyarrow, pyarrow.parquet
 

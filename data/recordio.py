@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError
+from ..common.extras import install
 from .example import parse_example
 from .file_reader import FileReader, flag_of
 from .files import DataFile, Seekable
@@ -201,8 +202,7 @@ def _pyarrow() -> Any:
         import pyarrow
     except ImportError as error:
         raise DataError(
-            "Snappy is unpacked with pyarrow, which is not installed: run "
-            "`pip install edl[parquet]`."
+            f"Snappy is unpacked with pyarrow, which is not installed: {install('parquet')}."
         ) from error
     return pyarrow
 

@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 
 from .. import launch
 from ..common.errors import UsageError
+from ..common.extras import install
 from . import rng
 from .loader import ElasticDataLoader
 from .passes import Batches, Passes
@@ -32,7 +33,7 @@ try:
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 except ImportError as error:
     raise UsageError(
-        f"edl.integrations.lightning needs Lightning ({error}): run `pip install edl[lightning]`."
+        f"edl.integrations.lightning needs Lightning ({error}): {install('lightning')}."
     ) from error
 
 _LEFT_OUT = "hparams_name", "hyper_parameters", "datamodule_hyper_parameters"  # any object at all

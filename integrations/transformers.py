@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from .. import launch
 from ..common.errors import UsageError
+from ..common.extras import install
 from .loader import ElasticDataLoader
 from .passes import Batches
 from .replicas import Replicas, check
@@ -40,7 +41,7 @@ try:
 except ImportError as error:
     raise UsageError(
         "edl.integrations.transformers needs Hugging Face's transformers and accelerate "
-        f"({error}): run `pip install edl[transformers]`."
+        f"({error}): {install('transformers')}."
     ) from error
 
 _STATE = "trainer_state.json"  # where their train() looks for it

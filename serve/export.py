@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from .. import __version__
 from ..common.errors import EdlError, UsageError
+from ..common.extras import install
 from ..common.locations import is_local
 from ..common.places import Place
 from ..common.storage import MANIFEST, FileRecord, write_file
@@ -97,11 +98,11 @@ def check_wish(wish: Wish, out: str) -> None:
     if "onnx" in wish.forms:
         for package in ("onnx", "onnxscript", "onnxruntime"):
             if importlib.util.find_spec(package) is None:
-                raise UsageError(f"--to onnx needs {package}: pip install 'edl[export]'")
+                raise UsageError(f"--to onnx needs {package}: {install('export')}")
         import_onnxruntime()  # before torch does, which would let it tell of us
     parquet = "rows" in wish.forms and wish.rows == "parquet"
     if parquet and importlib.util.find_spec("pyarrow") is None:
-        raise UsageError("--to rows needs pyarrow: pip install 'edl[parquet]'")
+        raise UsageError(f"--to rows needs pyarrow: {install('parquet')}")
 
 
 def export(checkpoint: str | Path, out: str | Path, wish: Wish) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..common.errors import CheckpointError, UsageError
+from ..common.extras import install
 from ..distill.tree import parts_of
 from ..model_zoo.spec import Definition, load_definition
 from .columns import DTYPES, Asked, told_of
@@ -31,7 +32,7 @@ from .table_file import TableFile
 
 Arrays = dict[str, NDArray[Any]]
 FORMS = ("onnx", "torch", "embedding")  # that can answer, the quickest first
-_NO_ONNX = "ONNX needs onnxruntime: pip install 'edl[export]'"
+_NO_ONNX = f"ONNX needs onnxruntime: {install('export')}"
 
 
 class Program(Protocol):

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from ..common import paths, pieces, storage
 from ..common.errors import UsageError
+from ..common.extras import install
 from ..model_zoo.catalogue import did_you_mean
 from ..model_zoo.spec import Definition
 from ..nn.dense import dense_tensors, model_spec
@@ -220,7 +221,7 @@ def _parquet(path: Path) -> tuple[Any, Any]:
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise UsageError("Parquet needs pyarrow: pip install 'edl[parquet]'") from error
+        raise UsageError(f"Parquet needs pyarrow: {install('parquet')}") from error
     found = pq.read_table(path)
     for name in ("id", "weight"):
         if name not in found.column_names:

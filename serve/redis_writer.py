@@ -27,6 +27,7 @@ import numpy as np
 from ..common import deltas, faults
 from ..common.deltas import About, Name
 from ..common.errors import UsageError
+from ..common.extras import install
 from ..common.storage import Manifest
 from .deltas import Generation, must_follow, opened, parts, read
 from .follow import Folder, Pursuit
@@ -57,7 +58,7 @@ def connected(url: str) -> Redis:
     try:
         import redis
     except ImportError as error:
-        raise UsageError("Redis needs its client: pip install 'edl[redis]'") from error
+        raise UsageError(f"Redis needs its client: {install('redis')}") from error
     try:
         return redis.Redis.from_url(
             url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S

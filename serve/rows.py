@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from ..common import pieces
 from ..common.errors import CheckpointError, UsageError
+from ..common.extras import install
 from ..nn.initializers import initial_rows
 from ..nn.model_spec import TableSpec
 from .checkpoint import Checkpoint, Ids, Values, open_checkpoint
 
-_NO_PARQUET = "Parquet needs pyarrow: pip install 'edl[parquet]'"
+_NO_PARQUET = f"Parquet needs pyarrow: {install('parquet')}"
 
 
 @dataclass(frozen=True, repr=False)

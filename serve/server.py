@@ -23,6 +23,7 @@ import grpc.aio
 from .. import __version__
 from ..common import web
 from ..common.errors import EdlError, UsageError
+from ..common.extras import install
 from ..common.listen import is_loopback, joined
 from ..common.process import leave
 from ..common.web import Tls
@@ -38,7 +39,7 @@ log = logging.getLogger("edl.serve")
 _END_S = 30.0  # for requests that are under way
 # The thread that answers must not wait for the one that computes in Python for 5 ms, as by default.
 _SWITCH_S = 0.0005
-_EXTRA = "edl serve needs uvicorn: pip install 'edl[serve]'"
+_EXTRA = f"edl serve needs uvicorn: {install('serve')}"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from urllib.parse import quote
 import numpy as np
 
 from ..common.errors import DefinitionError, JobError, UsageError
+from ..common.extras import install
 from ..nn.metrics import Array
 
 FOLDER = "predictions"
@@ -64,7 +65,7 @@ def check_output(folder: Path, form: str) -> None:
             import pyarrow.parquet  # noqa: F401
         except ImportError as error:
             raise UsageError(
-                "--prediction_format parquet needs pyarrow: pip install 'edl[parquet]'"
+                f"--prediction_format parquet needs pyarrow: {install('parquet')}"
             ) from error
 
 

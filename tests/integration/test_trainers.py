@@ -38,7 +38,7 @@ def needed(kind: str) -> list[str]:
     for module in KINDS[kind]:
         library = module.split(".")[0]
         if find_spec(library) is None:
-            pytest.skip(f"{library} is not installed: pip install edl[transformers,lightning]")
+            pytest.skip(f"{library} is not installed: the extras transformers and lightning")
     return KINDS[kind]
 
 

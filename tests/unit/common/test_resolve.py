@@ -17,6 +17,8 @@ from edl.common.places import Place
 from edl.common.resolve import resolve
 from edl.common.settings import JobSettings
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +87,7 @@ def test_several_loggers_are_given_with_commas_or_one_by_one(
         ({"logger": "mlflo"}, "--logger is one of wandb, .*, not 'mlflo'; did you mean 'mlflow'?"),
         (
             {"logger": "jsonl,wandb"},
-            "--logger wandb needs wandb, which .* `pip install 'edl.wandb.'`",
+            "--logger wandb needs wandb, which .* run `pip install '..wandb.'`",
         ),
         (
             {"logger": "jsonl", "runtime": "kubernetes", "image": "mine"},

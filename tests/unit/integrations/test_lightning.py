@@ -13,7 +13,7 @@ from edl.adaptive import collective, session
 from edl.common.errors import UsageError
 from edl.common.order import order
 
-lightning = pytest.importorskip("lightning.pytorch", reason="pip install edl[lightning]")
+lightning = pytest.importorskip("lightning.pytorch", reason="the extra lightning")
 
 pytestmark = [
     # Lightning's own, of torch and of what it advises

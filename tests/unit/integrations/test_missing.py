@@ -15,7 +15,7 @@ def test_without_its_library_a_module_says_what_to_install(name, missing, monkey
     monkeypatch.delitem(sys.modules, f"edl.integrations.{name}", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
 
-    with pytest.raises(UsageError, match=rf"`pip install edl\[{name}\]`"):
+    with pytest.raises(UsageError, match=rf"`pip install '.\[{name}\]'`"):
         importlib.import_module(f"edl.integrations.{name}")
 
 

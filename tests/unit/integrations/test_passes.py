@@ -6,6 +6,8 @@ import pytest
 from edl.common.errors import UsageError
 from edl.integrations.passes import Batches, Passes
 
+pytestmark = pytest.mark.fast
+
 WORLDS = [1, 2, 3, 5]
 SHAPES = [(54, 8, 2), (54, 8, 8), (55, 9, 2), (8, 8, 3), (5, 8, 1), (31, 6, 1)]
 

@@ -12,8 +12,8 @@ from edl.adaptive import collective, session
 from edl.common.errors import UsageError
 from edl.integrations.passes import Batches
 
-pytest.importorskip("transformers", reason="pip install edl[transformers]")
-pytest.importorskip("accelerate", reason="pip install edl[transformers]")
+pytest.importorskip("transformers", reason="the extra transformers")
+pytest.importorskip("accelerate", reason="the extra transformers")
 
 
 class Net(torch.nn.Module):

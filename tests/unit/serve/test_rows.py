@@ -104,7 +104,7 @@ def test_what_is_not_installed_is_named(trained, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pandas", None)
     found = edl.rows(trained.checkpoint, "users")
 
-    with pytest.raises(UsageError, match=r"needs pyarrow: pip install 'edl\[parquet\]'"):
+    with pytest.raises(UsageError, match=r"needs pyarrow: run `pip install '.\[parquet\]'`"):
         found.to_parquet(tmp_path / "users.parquet")
     with pytest.raises(UsageError, match="needs pandas: pip install pandas"):
         found.to_pandas()
