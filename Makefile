@@ -10,24 +10,8 @@ TORCH ?= torch==2.13.0
 MARKS := not slow and not gpu and not k8s and not ui
 # Of long cases that are alike, those of other commits: tests/tools/turns.py. Nothing else of test-all.
 TURN := and not other_turn
-# Tests that start processes and strike them are tried once more, and named: who needs it is mended.
+# What a machine did to a test is tried once more, and named; no assertion is (only_rerun in pyproject.toml).
 AGAIN := --reruns 1 -rsR
-# For fast: the pure state machines and parsers. No job, no server, and the few kernels of data/ only.
-FAST := $(addprefix tests/unit/, api goodput chaos/test_schedule.py chaos/test_injector.py \
-	$(patsubst %,adaptive/test_%.py, env epoch positions profile scaling_rules values) \
-	$(patsubst %,benchmarks/test_%.py, faults model page pauses) \
-	$(patsubst %,cli/test_%.py, docs next_command view) \
-	$(patsubst %,common/test_%.py, checkpoints_at_stores deltas foreign identity ids job_file log paths patience \
-		places report resolve retry storage teacher_address values waits) \
-	$(patsubst %,data/test_%.py, csv csv_wild files formats missing open ranges readers recordio statistics) \
-	$(patsubst %,k8s/test_%.py, decide job keys manifests names observe report) \
-	$(patsubst %,loggers/test_%.py, core files) integrations/test_passes.py \
-	$(patsubst %,launch/test_%.py, history rounds share state) \
-	$(patsubst %,master/test_%.py, books_machine foreign_books formats journal judge kept membership \
-		parking replicas scalars state status) master/books \
-	$(patsubst %,scheduler/test_%.py, objectives options placement policy) \
-	nn/test_hashing.py nn/test_preprocess.py ps/books/test_aggregation.py ps/books/test_ledger.py ps/books/test_slots.py \
-	$(patsubst %,worker/test_%.py, batch_rule batches leaving slices tasks))
 # For test-ui, out of the npm registry: finds what a page withholds from those who cannot see it.
 AXE ?= axe-core@4.14.1
 # A real S3 server, versitygw. Without the file the tests of S3 use a mock.
@@ -52,7 +36,7 @@ demo: $(VENV)/.installed ## Set up, fetch the data, train DeepFM with 2 servers 
 	$(BIN)/edl train --config docs/demo.yaml $(EXTRA)
 
 fast: lint ## lint, then the tests of what is pure: a minute and a half at most
-	$(BIN)/python -m pytest -q -n 2 $(FAST)
+	$(BIN)/python -m pytest -q -n 2 -m "fast and not slow and not gpu" tests/unit
 
 test: $(VENV)/.installed ## Set up, pass the tests
 ifdef TESTS

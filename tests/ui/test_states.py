@@ -184,17 +184,17 @@ def test_a_list_without_jobs_says_how_to_begin_and_fills_without_a_reload(visit,
     page.click("text=two-tower")
     page.wait_for_selector("text=Done: every record was applied exactly once.")
     page.go_back()
-    page.wait_for_selector("text=1 running, 1 ended")
+    assert page.wait_for_selector("text=1 running, 1 ended").is_visible()
 
 
 def test_a_job_that_is_not_there_is_said(visit):
     visit.forgives = ("404",)
 
     page = visit("#/nobody")
-    page.wait_for_selector("text=No job nobody.")
+    assert page.wait_for_selector("text=No job nobody.").is_visible()
 
     page = visit("#/100%")
-    page.wait_for_selector("text=No job 100%.")
+    assert page.wait_for_selector("text=No job 100%.").is_visible()
 
 
 def test_what_only_some_jobs_have_is_shown_where_it_is(visit):

@@ -85,7 +85,7 @@ def test_a_master_that_is_gone_is_said(visit, site):
     site.push(story.snapshot(), change(before, story.snapshot()))
 
     page.wait_for_selector(".fresh:has-text('its master does not answer')")
-    page.wait_for_selector(".health.l-bad")
+    assert page.wait_for_selector(".health.l-bad").inner_text() == story.extra["health"]["text"]
 
 
 def test_a_server_of_another_schema_is_said(visit, site):
@@ -94,7 +94,7 @@ def test_a_server_of_another_schema_is_said(visit, site):
 
     site.push(story.snapshot(), {**story.snapshot(), "schema": "edl-dashboard-9"}, "snapshot")
 
-    page.wait_for_selector(".fresh:has-text('load it anew')")
+    assert page.wait_for_selector(".fresh:has-text('load it anew')").is_visible()
 
 
 def test_a_change_is_painted_within_300_ms(visit, site):

@@ -144,7 +144,8 @@ def test_an_action_that_is_refused_says_why_in_the_question(visit, site):
     page.click("[data-action='scale']")
     page.click("dialog button[type='submit']")
 
-    page.wait_for_selector(f"dialog[open] .error:has-text('{site.refuses}')")
+    said = page.wait_for_selector(f"dialog[open] .error:has-text('{site.refuses}')")
+    assert said.is_visible()
 
 
 def test_only_what_the_server_names_can_be_done(visit):

@@ -8,6 +8,8 @@ import pytest
 from edl.adaptive import env
 from edl.common.errors import UsageError
 
+pytestmark = pytest.mark.fast
+
 
 def facts():
     return env.num_replicas(), env.replica_rank(), env.num_nodes(), env.num_restarts()

@@ -6,6 +6,8 @@ from edl.adaptive import checkpoint
 from edl.adaptive.accumulator import Accumulator
 from edl.adaptive.epoch import current_epoch, finished_epochs, remaining_epochs_until
 
+pytestmark = pytest.mark.fast
+
 
 def test_the_current_epoch_is_known_within_the_loop_only(process):
     seen = [(epoch, current_epoch(), finished_epochs()) for epoch in remaining_epochs_until(2)]

@@ -625,8 +625,13 @@ def test_schedulers_of_torch_can_be_kept_and_come_before_or_after_the_model(ente
     net.lr_scheduler.step()
     scheduler(optimizer)
     train(net, enter(Loop()), gradients(13, 1, 3))
+    kept, weights = saved(net), plane.state_dict()
+    weights = {name: value.clone() for name, value in weights.items()}
+    train(net, enter(Loop()), gradients(13, 1, 3))
 
-    net._state.load(saved(net))
+    net._state.load(kept)
+
+    assert all(torch.equal(value, weights[name]) for name, value in plane.state_dict().items())
 
 
 def test_a_scheduler_that_no_checkpoint_can_hold_is_refused_at_once():

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from edl.adaptive.positions import Share, Step, steps
 
+pytestmark = pytest.mark.fast
+
 
 @st.composite
 def passes(draw):

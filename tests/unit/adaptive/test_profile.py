@@ -10,6 +10,8 @@ from edl.adaptive import checkpoint, profile, session
 from edl.adaptive.profile import REFIT_S, Profile, Times
 from edl.common.clock import FakeClock
 
+pytestmark = pytest.mark.fast
+
 Perf = namedtuple("Perf", "alpha_c beta_c")
 
 

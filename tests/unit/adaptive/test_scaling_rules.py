@@ -8,6 +8,8 @@ import pytest
 from edl.adaptive import AdamScale, AdaScale, LEGWScale, LinearScale, ScalingRuleBase, SqrtScale
 from edl.adaptive.noise_estimator import NoiseEstimator
 
+pytestmark = pytest.mark.fast
+
 
 def model(sqr=(0.5,), var=(1.0,), progress=0.0, init_batch_size=32):
     """Return a model as far as a rule sees it."""

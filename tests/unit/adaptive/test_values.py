@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from edl.adaptive.values import decode, encode
 from edl.common.errors import UsageError
 
+pytestmark = pytest.mark.fast
+
 SCALARS = (
     st.none()
     | st.booleans()

@@ -16,6 +16,8 @@ from edl.api.memory import is_place, place_of, write
 from edl.common.errors import UsageError
 from edl.data.open import open_reader
 
+pytestmark = pytest.mark.fast
+
 pa = pytest.importorskip("pyarrow")
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.api.page import block, table
 from edl.api.screen import NotebookScreen
 from edl.common.clock import FakeClock
+
+pytestmark = pytest.mark.fast
 
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">&amp;'
 

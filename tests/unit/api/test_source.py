@@ -21,6 +21,8 @@ from edl.api.typed import MOST_NBYTES, literal
 from edl.common.errors import DefinitionError
 from edl.nn import SGD, Adam, ByName, Warmup
 
+pytestmark = pytest.mark.fast
+
 _numbers = itertools.count(1)
 
 

@@ -16,6 +16,8 @@ from edl.common import paths
 from edl.common.errors import UsageError
 from edl.worker.predictions import write
 
+pytestmark = pytest.mark.fast
+
 OUTPUTS = {
     "output": np.arange(12, dtype=np.float32).reshape(6, 2),
     "a b": np.arange(6, dtype=np.float32),

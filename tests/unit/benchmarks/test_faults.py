@@ -1,6 +1,10 @@
 """The fate of the records, how long survivors stood still, and the table of both."""
 
+import pytest
+
 from benchmarks.faults.books import Books, Row, Stall, balance, stall, table, worst
+
+pytestmark = pytest.mark.fast
 
 
 def test_a_job_that_ended_as_done_has_lost_what_is_missing():

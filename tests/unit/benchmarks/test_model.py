@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.model import Cost, Costs, Job, Station, Work, cycle_s, fit, step
 
+pytestmark = pytest.mark.fast
+
 
 def test_costs_are_found_again_in_what_they_make():
     cost = Cost(20e-6, 30e-9, 0.5e-9, 0.2e-9)

@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.page import Panel, picture, refresh, short
 
+pytestmark = pytest.mark.fast
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 

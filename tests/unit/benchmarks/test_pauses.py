@@ -4,6 +4,8 @@ import pytest
 
 from benchmarks.faults.pauses import Kill, seen, table
 
+pytestmark = pytest.mark.fast
+
 KILLED = 10.0  # after the step 100
 
 

@@ -2,8 +2,12 @@
 
 import signal
 
+import pytest
+
 from edl.chaos.injector import Injector
 from edl.chaos.schedule import parse, schedule
+
+pytestmark = pytest.mark.fast
 
 
 class World:

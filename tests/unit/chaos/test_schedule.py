@@ -8,6 +8,8 @@ import pytest
 from edl.chaos.schedule import Injection, Rule, parse, schedule
 from edl.common.errors import UsageError
 
+pytestmark = pytest.mark.fast
+
 KILL, STOP, TERM = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM
 
 

@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from edl.cli import main as cli
 from edl.common.settings import knobs
+
+pytestmark = pytest.mark.fast
 
 DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
 MARK = "<!-- made from common/settings.py by `python tests/unit/cli/test_docs.py` -->\n"

@@ -5,6 +5,7 @@ import re
 import shlex
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from edl.cli.next_command import next_command
 from edl.cli.options import given_values
 from edl.common.resolve import typed
 from edl.common.settings import JobSettings, knobs
+
+pytestmark = pytest.mark.fast
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00\n\r"), max_size=12)
 VALUE = st.one_of(

@@ -12,6 +12,8 @@ from edl.cli.screen import JsonScreen, LiveScreen, PlainScreen
 from edl.common.clock import FakeClock
 from edl.jobs import view
 
+pytestmark = pytest.mark.fast
+
 
 def drawn(renderable: Any, width: int = 100) -> str:
     console = Console(record=True, width=width, file=io.StringIO())

@@ -17,6 +17,8 @@ from edl.common.errors import CheckpointError
 from edl.common.places import Place
 from edl.common.stores import Asking
 
+pytestmark = pytest.mark.fast
+
 FOLDER = "store/checkpoints"
 
 

@@ -7,6 +7,8 @@ import pytest
 from edl.common import deltas
 from edl.common.deltas import Name
 
+pytestmark = pytest.mark.fast
+
 
 def names(text):
     """Return names by a shorthand: `b3` is the base of cut 3, `2-3` the delta to it from cut 2."""

@@ -13,6 +13,8 @@ from edl.common.paths import can_go_on, master_address
 from edl.common.places import Place
 from edl.common.settings import JobSettings
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def checkpoint(tmp_path):

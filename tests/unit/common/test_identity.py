@@ -5,6 +5,8 @@ import pytest
 from edl.common.errors import EdlError, UsageError
 from edl.common.identity import IDENTITY_VARIABLE, Identity, job_identity
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture(scope="module")
 def certified():

@@ -4,11 +4,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edl.kernels.ids import add_by_place, distinct, finite, sum_by_id
+
+pytestmark = pytest.mark.fast
 
 ANY_ID = st.integers(-(2**63), 2**63 - 1)
 IDS = st.one_of(

@@ -8,6 +8,8 @@ from edl.common import job_file
 from edl.common.errors import UsageError
 from edl.common.settings import spellings
 
+pytestmark = pytest.mark.fast
+
 
 def write(tmp_path: Path, text: str) -> str:
     path = tmp_path / "job.yaml"

@@ -10,6 +10,8 @@ import pytest
 
 from edl.common import log
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:

@@ -10,6 +10,8 @@ import pytest
 from edl.common import paths
 from edl.common.errors import UsageError
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

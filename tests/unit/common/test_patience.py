@@ -8,6 +8,8 @@ import pytest
 from edl.common import patience
 from edl.common.errors import EdlError
 
+pytestmark = pytest.mark.fast
+
 
 def test_a_wait_that_nobody_ends_says_what_for_and_is_an_error(monkeypatch, caplog):
     monkeypatch.setattr(patience, "_LOOK_S", 0.01)

@@ -15,6 +15,8 @@ from edl.common.places import Place
 from edl.common.storage import FileRecord
 from edl.common.stores import Asking, StoreError
 
+pytestmark = pytest.mark.fast
+
 
 class Clock:
     """A clock that only pauses move."""

@@ -25,6 +25,8 @@ from edl.common.report import (
     write,
 )
 
+pytestmark = pytest.mark.fast
+
 WHOLE = write(
     Report(
         version=VERSION,

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from edl.common.retry import Backoff, retry
 
+pytestmark = pytest.mark.fast
+
 backoffs = st.builds(
     lambda first, more: Backoff(first, first + more), st.floats(0.01, 10), st.floats(0, 100)
 )

@@ -9,6 +9,8 @@ import pytest
 from edl.common import storage
 from edl.common.errors import CheckpointError
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def two(tmp_path):

@@ -11,6 +11,8 @@ from edl.common.teacher_address import (
     split_addresses,
 )
 
+pytestmark = pytest.mark.fast
+
 
 def test_a_list_is_split_at_commas():
     assert ["a:1", "kserve+http://b:2/m"] == split_addresses(" a:1, kserve+http://b:2/m,,")

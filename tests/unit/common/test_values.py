@@ -7,6 +7,8 @@ import pytest
 from edl.common.errors import UsageError
 from edl.common.values import convert
 
+pytestmark = pytest.mark.fast
+
 TYPED = dict[str, Any]
 TEXTS = dict[str, str]
 

@@ -3,7 +3,11 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 import edl
+
+pytestmark = pytest.mark.fast
 
 ROOT = Path(edl.__file__).parent
 FOLDERS = (

@@ -19,6 +19,8 @@ from edl.data import csv as edl_csv
 from edl.data.open import open_reader
 from edl.data.reader import Columns
 
+pytestmark = pytest.mark.fast
+
 
 def write(folder: Path, text: str | bytes, name: str = "data.csv") -> Path:
     path = folder / name

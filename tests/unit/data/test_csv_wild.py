@@ -16,6 +16,8 @@ from edl.data.csv_dialect import Dialect
 from edl.data.open import open_reader
 from edl.data.reader import Columns
 
+pytestmark = pytest.mark.fast
+
 BIG = "9007199254740993"  # 2^53 + 1
 
 

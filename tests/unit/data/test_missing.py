@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from edl.common.errors import DataError, UsageError
 from edl.data.missing import Missing, first_inexact, named, ways_out
 
+pytestmark = pytest.mark.fast
+
 INT, UINT, FLOAT, BOOL = (np.dtype(each) for each in ("int64", "uint64", "float64", "bool"))
 TEXT, BYTES, TIME = np.dtype("U"), np.dtype("S"), np.dtype("M8[us]")
 

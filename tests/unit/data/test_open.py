@@ -9,6 +9,8 @@ import pytest
 from edl.common.errors import DataError, UsageError
 from edl.data.open import open_reader
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

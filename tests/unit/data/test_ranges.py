@@ -22,6 +22,8 @@ from edl.data.files import DataFile
 from edl.data.open import open_reader
 from edl.data.parquet import parquet_reader
 
+pytestmark = pytest.mark.fast
+
 TEXT = "n,t\n" + "".join(f"{n},t{n}\n" for n in range(5000))
 
 

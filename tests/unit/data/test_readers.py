@@ -21,6 +21,8 @@ from edl.data.kernels import masked_crc32c
 from edl.data.open import open_reader
 from edl.data.reader import Columns
 
+pytestmark = pytest.mark.fast
+
 N = 1200
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from edl.data.statistics import Distinct, Frequent, Moments, Quantiles
 
+pytestmark = pytest.mark.fast
+
 parts_of_floats = st.lists(st.lists(st.floats(-1e9, 1e9), max_size=20), min_size=1, max_size=6)
 parts_of_words = st.lists(st.lists(st.text("abc", max_size=2), max_size=30), min_size=1, max_size=6)
 

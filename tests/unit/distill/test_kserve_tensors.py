@@ -274,7 +274,8 @@ def test_bytes_of_any_kind_are_an_answer_or_a_value_error(noise, nbytes, rng):
     for _ in range(rng.randrange(4)):
         body[rng.randrange(len(body))] = rng.randrange(256)
     with contextlib.suppress(ValueError):
-        http._outputs(SimpleNamespace(body=bytes(body), json_nbytes=nbytes))
+        found = http._outputs(SimpleNamespace(body=bytes(body), json_nbytes=nbytes))
+        assert all(isinstance(part.values, np.ndarray) for part in found)
 
 
 def test_bytes_that_do_not_fit_the_shape_are_told_with_both():

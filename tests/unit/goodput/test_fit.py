@@ -13,6 +13,8 @@ from scipy.optimize import approx_fprime
 from edl.goodput import PerfParams, fit_perf_params
 from edl.goodput.fit import LEAST, MOST_GAMMA, objective, rows_of
 
+pytestmark = pytest.mark.fast
+
 PLACES = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 2), (2, 8), (4, 16), (8, 32)]
 PLANTED = PerfParams(0.05, 0.001, 0.06, 0.004, 0.02, 0.002, 1.5)
 

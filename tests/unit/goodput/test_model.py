@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from edl.goodput import GoodputFunction, GradParams, PerfParams
 
+pytestmark = pytest.mark.fast
+
 PERF = PerfParams(0.121, 0.00568, 0.0236, 0.00634, 0.0118, 0.00317, 1.14)
 NOISY = GradParams(sqr=0.0005, var=0.005)
 PLACES = [(1, 1), (1, 2), (1, 3), (2, 2), (2, 8), (5, 16)]

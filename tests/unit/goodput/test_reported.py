@@ -6,6 +6,8 @@ from edl.common.report import Phases, Sample
 from edl.goodput.reported import fitted, params_of, servers_points
 from edl.goodput.servers import ServersParams
 
+pytestmark = pytest.mark.fast
+
 TRUE = ServersParams(0.02, 1e-4, 0.0, 0.004, 0.0, 1e-5, 0.004, 1e-4, 0.2, 0.0, 0.6)
 
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from edl.goodput import ServersParams, ServersPoint, fit_servers_params
 from edl.goodput.servers import PRIOR_QUEUEING
 
+pytestmark = pytest.mark.fast
+
 PLANTED = ServersParams(
     own_s=0.02,
     own_record_s=1e-4,

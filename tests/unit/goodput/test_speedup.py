@@ -7,6 +7,8 @@ import pytest
 
 from edl.goodput import GoodputFunction, SpeedupFunction, fair_replicas, linear_speedup
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def bounds(golden):

@@ -249,7 +249,7 @@ def test_a_master_that_ended_without_a_decision_is_made_again(controller, api, s
 
     server.set_status(name, phase="Failed", containerStatuses=ended(1))
 
-    master_is(server, 1)
+    assert master_is(server, 1) != name
 
 
 @pytest.mark.parametrize(
@@ -624,7 +624,7 @@ def test_after_410_gone_what_was_missed_is_done(controller, api, server):
 
     server.forget_history()
 
-    master_is(server, 1)
+    assert master_is(server, 1) != name
     server.wait_until(
         lambda: json.loads(server.objects[CONFIG]["data"][objects.WANTED])["num_workers"] == 3
     )
@@ -638,7 +638,7 @@ def test_an_event_that_never_came_is_found_by_the_next_list(api, server):
 
     server.remove(name, tell=False)
 
-    master_is(server, 1)
+    assert master_is(server, 1) != name
     controller.close()
 
 

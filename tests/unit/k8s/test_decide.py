@@ -20,6 +20,8 @@ from edl.k8s.plans import Action, Plan, Seen
 
 from .edljobs import edljob, pod, told
 
+pytestmark = pytest.mark.fast
+
 TIME = "2026-01-01T00:00:00Z"
 
 

@@ -25,6 +25,8 @@ from edl.k8s.outside.submit import plan
 
 from .edljobs import edljob, ended, pod, told
 
+pytestmark = pytest.mark.fast
+
 MANIFESTS = Path(edl.__file__).parent / "k8s" / "manifests"
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 

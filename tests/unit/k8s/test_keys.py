@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.k8s.keys import Keys
+
+pytestmark = pytest.mark.fast
 
 
 def test_what_is_put_in_twice_is_looked_at_once():

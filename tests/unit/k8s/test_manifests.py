@@ -18,6 +18,8 @@ from edl.common.settings import JobSettings
 from edl.model_zoo.image import BASE_IMAGE
 from edl.ps.books.slots import NUM_SLOTS
 
+pytestmark = pytest.mark.fast
+
 MANIFESTS = Path(edl.__file__).parent / "k8s" / "manifests"
 (VERSION,) = yaml.safe_load((MANIFESTS / "chart/files/edljobs.yaml").read_text())["spec"][
     "versions"

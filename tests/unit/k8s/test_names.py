@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from edl.common.errors import UsageError
 from edl.k8s import names
 
+pytestmark = pytest.mark.fast
+
 JOBS = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?", fullmatch=True)
 
 

@@ -16,6 +16,8 @@ from edl.k8s.observe import (
     takes_room,
 )
 
+pytestmark = pytest.mark.fast
+
 
 def pod(phase="Running", *, state=None, deleted=False, **status):
     about = {"name": "p", "uid": "1"}

@@ -22,6 +22,8 @@ from edl.k8s.job_status import difference, status
 from .edljobs import edljob, told
 from .test_job import LATER, NOW, SCHEMA, running, situation
 
+pytestmark = pytest.mark.fast
+
 
 def reported(**more):
     """A report as a master writes it."""

@@ -172,7 +172,8 @@ def test_a_node_whose_line_breaks_is_lost_within_seconds(served):
     node._ends.set()
     node._client.close()  # as the kernel does when the process is killed
 
-    job.status(lambda status: not status["nodes"] and status["state"] == "waiting")
+    lost = job.status(lambda status: not status["nodes"])
+    assert "waiting" == lost["state"]
 
 
 def test_what_a_script_reports_is_in_the_status(served):

@@ -1,9 +1,13 @@
 """What a script tells of its speed, as a report to schedulers."""
 
+import pytest
+
 from edl.common.report import Bounds, Resize, Sample, read, write
 from edl.launch.history import History
 from edl.launch.nodes import Member, Round
 from edl.launch.rounds import Policy
+
+pytestmark = pytest.mark.fast
 
 POLICY = Policy(min_nodes=1, max_nodes=4)
 

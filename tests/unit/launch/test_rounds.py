@@ -10,6 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from edl.launch.nodes import Failure
 from edl.launch.rounds import DONE, FAILED, Policy, Rendezvous
 
+pytestmark = pytest.mark.fast
+
 CRASH = Failure(rank=0, exit_code=1, words="boom")
 
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from edl.common.errors import UsageError
 from edl.launch import Linear, Share, batch
 
+pytestmark = pytest.mark.fast
+
 
 @given(st.integers(1, 300), st.integers(0, 10_000))
 def test_the_shares_of_all_ranks_are_the_batch_exactly(world_size, more):

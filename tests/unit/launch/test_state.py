@@ -14,6 +14,8 @@ from edl.launch import load, save
 from edl.launch.report import report
 from edl.launch.state import newest_round, newest_whole
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):

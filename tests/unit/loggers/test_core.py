@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from edl.loggers.core import EVENTS, Cursor, Told, fresh, tell
 from edl.loggers.kept import load
 from edl.loggers.logger import DONE, Run
 from edl.loggers.writer import Writer
+
+pytestmark = pytest.mark.fast
 
 POINTS = st.builds(
     lambda version, loss: {

@@ -8,6 +8,8 @@ from edl.loggers.core import Told
 from edl.loggers.files import Jsonl, TensorBoard
 from edl.loggers.logger import DONE, FAILED, Run
 
+pytestmark = pytest.mark.fast
+
 TOLD = [Told(0, 0, 0.5, text="starting"), Told(7, 7, 1.0, {"loss/train": 0.5, "eval/auc": 0.7})]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,6 +26,8 @@ from edl.master.books.plan import Kind, Plan
 from edl.master.books.task import Failure, Task
 from edl.master.books.task_queue import TaskQueue
 from edl.ps.books.ledger import Ledger, Span, Verdict
+
+pytestmark = pytest.mark.fast
 
 MINIBATCH = 2
 STATES = ("applied", "leased", "todo", "quarantined")  # each record is in one of them

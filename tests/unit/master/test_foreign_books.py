@@ -15,6 +15,8 @@ from edl.master.books.saved import books_of
 from edl.master.books.task_queue import TaskQueue
 from edl.master.opening import open_queue, resume
 
+pytestmark = pytest.mark.fast
+
 DESCRIBED = {"training": [["a", 8]], "validation": [], "prediction": []}
 
 

@@ -19,6 +19,8 @@ from edl.master.books.task import Failure
 from edl.master.books.task_queue import TaskQueue
 from edl.master.state import FORMAT, dump_queue
 
+pytestmark = pytest.mark.fast
+
 SETTINGS = JobSettings(minibatch_size=2, num_minibatches_per_task=2)
 LOST = {"worker": "w"}
 

@@ -9,6 +9,8 @@ from edl.durable import journal as journal_module
 from edl.durable.journal import Journal
 from edl.master.evaluation import Evaluations, pack
 
+pytestmark = pytest.mark.fast
+
 
 def test_decisions_come_back_in_their_order_bytes_included(tmp_path):
     journal = Journal(tmp_path / "j.sqlite")

@@ -12,6 +12,8 @@ from edl.common.errors import JobError, UsageError
 from edl.common.settings import JobSettings
 from edl.master.judge import Judge, Judges, judges_of
 
+pytestmark = pytest.mark.fast
+
 VALUES = st.lists(
     st.one_of(st.floats(-2, 2), st.just(math.nan), st.sampled_from([0.0, 0.5, 1.0])), max_size=30
 )

@@ -6,6 +6,8 @@ import pytest
 from kept import books
 from kept.folders import JOB, all_kept
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("kept", all_kept(*books.OF))
 def test_what_a_version_has_left_is_read_as_it_was(kept, tmp_path, monkeypatch):

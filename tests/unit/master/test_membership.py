@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from edl.common.clock import FakeClock
 from edl.master.membership import SERVER, WORKER, Member, Membership
+
+pytestmark = pytest.mark.fast
 
 
 def member(incarnation: str, clock: FakeClock, index: int = 0, role: str = WORKER) -> Member:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.master.parking import Parked, Parking
+
+pytestmark = pytest.mark.fast
 
 
 def parked(name, deadline=10.0):

@@ -9,6 +9,8 @@ from edl.common.clock import FakeClock
 from edl.master.membership import SERVER, TEACHER, WORKER
 from edl.master.replicas import Phase, Replicas, Start
 
+pytestmark = pytest.mark.fast
+
 
 def make(workers: int = 1, servers: int = 0, relaunches: int = 2) -> Replicas:
     names = itertools.count()

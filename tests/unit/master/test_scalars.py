@@ -8,6 +8,8 @@ import pytest
 from edl.common.errors import UsageError
 from edl.common.event_file import EventFile
 
+pytestmark = pytest.mark.fast
+
 tensorboard = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
 

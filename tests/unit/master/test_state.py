@@ -21,6 +21,8 @@ from edl.master.membership import SERVER, WORKER, Member, Membership
 from edl.master.replicas import Replicas, ReplicasState
 from edl.master.state import dump_queue, load_queue, replay
 
+pytestmark = pytest.mark.fast
+
 DECISIONS = {"open_epoch", "add", "lease", "done", "hand_back", "failed", "lost", "fenced"}
 DECISIONS |= {"lease_some", "durable", "recovered", "cancel", "prove"}
 

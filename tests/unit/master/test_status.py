@@ -1,6 +1,10 @@
 """The pace at which the status is made."""
 
+import pytest
+
 from edl.master.status import Status
+
+pytestmark = pytest.mark.fast
 
 
 def test_a_status_that_is_dear_is_made_seldomer():

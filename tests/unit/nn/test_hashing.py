@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from edl.nn import hash64
 
+pytestmark = pytest.mark.fast
+
 texts = st.text(alphabet=st.characters(blacklist_characters="\0", codec="utf-8"), max_size=12)
 
 

@@ -13,6 +13,8 @@ from edl.common.errors import UsageError
 from edl.nn import hash64
 from edl.nn import preprocess as pre
 
+pytestmark = pytest.mark.fast
+
 LETTERS = np.array(["A", "B", "C", "D", "E"])
 ONE_OF_EACH = [
     pre.Normalizer(1.0, 2.0),

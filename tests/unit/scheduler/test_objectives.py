@@ -12,6 +12,8 @@ from edl.scheduler.objectives import Outlook, deadline, finish, goodput
 from edl.scheduler.options import kinds_of, options
 from edl.scheduler.policy import Limits, make_policy
 
+pytestmark = pytest.mark.fast
+
 
 def job(name: str, power: float = 0.8, **more: object) -> Job:
     return replace(Job(name, Speed(power=power), GPU, 0.0, maximum=64), **more)

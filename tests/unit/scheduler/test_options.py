@@ -11,6 +11,8 @@ from edl.scheduler.cluster import Node, Resources
 from edl.scheduler.jobs import Job, Shape
 from edl.scheduler.options import kinds_of, options, worth_of_change
 
+pytestmark = pytest.mark.fast
+
 JOB = Job("a", Speed(), GPU, 0.0, maximum=64)
 CORE = Resources(cpu=1)
 SERVED = replace(JOB, worker=CORE, server=Resources(cpu=2), servers=(1, 2, 3, 4))

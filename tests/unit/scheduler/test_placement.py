@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 from tools.plans import GPU, Speed, nodes
 
 from edl.scheduler.cluster import Node, Resources
 from edl.scheduler.jobs import Job, Shape
 from edl.scheduler.placement import Placed, Placement
+
+pytestmark = pytest.mark.fast
 
 JOB = Job("a", Speed(), GPU, 0.0, maximum=64)
 CORE = Resources(cpu=1)

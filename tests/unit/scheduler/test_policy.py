@@ -12,6 +12,8 @@ from edl.scheduler.cluster import Node, Resources
 from edl.scheduler.jobs import Job, Plan, Quota, Shape
 from edl.scheduler.policy import OBJECTIVES, Limits, make_policy
 
+pytestmark = pytest.mark.fast
+
 HOUR = 3600.0
 
 

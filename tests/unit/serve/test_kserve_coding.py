@@ -200,7 +200,8 @@ def test_whatever_comes_over_grpc_is_a_question_or_a_refusal(noise, raw):
         message.inputs.add(name=column.name, datatype=column.datatype, shape=[1, *column.shape])
 
     with contextlib.suppress(Refused):
-        tensors.from_message(message, (X, DAY, TEXT), OUT)
+        question = tensors.from_message(message, (X, DAY, TEXT), OUT)
+        assert {question.rows} == {len(array) for array in question.inputs.values()}
 
 
 @pytest.mark.parametrize("datatype", [*DTYPES, "BYTES"])

@@ -14,6 +14,8 @@ from edl.worker.group.batch_rule import make_rule
 from edl.worker.group.state import GroupState
 from edl.worker.model import model_spec
 
+pytestmark = pytest.mark.fast
+
 
 def rule(settings=None, **parts):
     module = ModuleType("definition")

@@ -9,6 +9,8 @@ from edl.common.errors import RecordError
 from edl.common.order import minibatches, order
 from edl.worker.batches import SpanError, spans, split
 
+pytestmark = pytest.mark.fast
+
 
 class Numbers:
     """A source of the numbers 0..n-1, some of them broken."""

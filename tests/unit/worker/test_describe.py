@@ -85,6 +85,9 @@ def test_a_sound_job_is_described(settings, tmp_path):
 def test_servers_take_a_rate_below_zero(settings, tmp_path):
     describe(settings(("SGD(lr=0.1)", "SGD(lr=-1.0)")), tmp_path)
 
+    told = json.loads((tmp_path / "describe.json").read_text())
+    assert "SGD" == told["optimizer"]["name"]
+
 
 @pytest.mark.parametrize(
     ("change", "strategy", "sentence"),

@@ -7,6 +7,8 @@ import pytest
 from edl.common.errors import Unreachable
 from edl.worker.leaving import leave_in_time
 
+pytestmark = pytest.mark.fast
+
 
 class Master:
     """A master that answers until `gone`; time passes while one waits."""

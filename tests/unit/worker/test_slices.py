@@ -1,6 +1,7 @@
 """The members' slices of a minibatch: together all of it, once."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +9,8 @@ from edl.data.views import view_seeds
 from edl.proto import master_pb2 as pb
 from edl.worker.group.slices import SliceReader
 from edl.worker.task_reader import Lease, TaskReader
+
+pytestmark = pytest.mark.fast
 
 
 class Numbers:

@@ -3,11 +3,14 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from edl.nn.metrics import Mean, merge
 from edl.proto import master_pb2 as pb
 from edl.worker.task_reader import Lease
 from edl.worker.tasks import DefinitionTasks
+
+pytestmark = pytest.mark.fast
 
 
 def tasks(output=""):

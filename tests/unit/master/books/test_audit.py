@@ -7,6 +7,8 @@ from edl.master.books.plan import Kind, Plan
 from edl.master.books.task import Failure
 from edl.master.books.task_queue import TaskQueue
 
+pytestmark = pytest.mark.fast
+
 
 def queue_of(records=16, epochs=1, **more):
     """Return a queue of tasks of four records, two to a minibatch."""

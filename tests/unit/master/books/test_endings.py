@@ -14,6 +14,8 @@ from edl.master.books.plan import Kind, Plan
 from edl.master.books.task_queue import TaskQueue
 from edl.master.state import dump_queue, load_queue
 
+pytestmark = pytest.mark.fast
+
 MINIBATCH, RECORDS, TOLERANCE = 2, 24, 3
 AHEAD = 2  # minibatches that a worker reads before it has computed the ones before
 

@@ -13,6 +13,8 @@ from edl.common.settings import JobSettings
 from edl.master.books.plan import Kind, Piece, Plan, check_same_plan, plan_of, split
 from edl.worker.batches import split as spans_of
 
+pytestmark = pytest.mark.fast
+
 PLAN = Plan(Kind.TRAIN, (("a", 10), ("b", 3)), 2, 2, num_epochs=3, seed=7, shuffle=True)
 
 

@@ -13,6 +13,8 @@ from edl.master.books.task import Failure, Fence, IllegalTransition
 from edl.master.books.task_queue import TaskQueue
 from edl.master.reporting import nearly_done
 
+pytestmark = pytest.mark.fast
+
 
 def queue_of(records: int = 8, *, epochs: int = 1, tolerance: int = 2, **more) -> TaskQueue:
     plan = Plan(Kind.TRAIN, (("a", records),), 2, 2, num_epochs=epochs, **more)

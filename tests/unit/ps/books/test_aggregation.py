@@ -11,6 +11,8 @@ from edl.ps.books.ledger import Span
 from edl.ps.books.slots import SlotMap
 from edl.ps.books.store import Store
 
+pytestmark = pytest.mark.fast
+
 SPEC = ModelSpec((DenseSpec("w", (2,)),), (), optimizers.SGD(lr=1.0))
 
 

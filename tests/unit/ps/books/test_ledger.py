@@ -9,6 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edl.ps.books.ledger import Entry, Ledger, Span, Verdict
 
+pytestmark = pytest.mark.fast
+
 
 def test_a_fresh_task_begins_at_position_0():
     ledger = Ledger()

@@ -10,6 +10,8 @@ from edl.nn.initializers import initial_rows, uniforms
 from edl.nn.model_spec import TableSpec
 from edl.ps.books.slots import SlotMap, chunk_slot, row_slots
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("num_shards", [2, 3, 5, 8])
 def test_the_chunks_of_one_tensor_spread_evenly(num_shards):

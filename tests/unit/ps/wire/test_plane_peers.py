@@ -101,6 +101,7 @@ def test_idle_peer_that_hangs_up_is_forgotten(start, restless):
     sock.close()
 
     until(lambda: not shard.plane.connections)
+    assert 0 == len(shard.plane._idle)
 
 
 def test_connection_for_which_there_is_no_thread_ends_and_the_next_is_served(
