@@ -201,6 +201,11 @@ class Definition:
                 f"{', '.join(OPTIMIZERS)}; or a ByName of several",
             )
         optimizer: Optimizers = made
+        try:
+            for each in optimizer.all if isinstance(optimizer, ByName) else [optimizer]:
+                each.check()
+        except DefinitionError as error:
+            raise self._wrong("optimizer", f"is not possible: {error}") from error
         return optimizer
 
     def feed(self, records: object, mode: str) -> tuple[Any, Any]:

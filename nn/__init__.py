@@ -10,8 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ..common.hashing import hash64
+from .auc import AUC
 from .by_name import ByName
-from .metrics import AUC, Accuracy, LogLoss, Mean, MeanSquaredError, Metric
+from .metrics import Accuracy, LogLoss, Mean, MeanSquaredError, Metric
 from .optimizers import (
     FTRL,
     LAMB,

@@ -60,6 +60,11 @@ class ByName:
                 )
 
     @property
+    def all(self) -> list[Optimizer]:
+        """Return the default and all others."""
+        return [self.default, *(optimizer for _, optimizer in self.pairs)]
+
+    @property
     def pairs(self) -> tuple[tuple[str, Optimizer], ...]:
         """Return patterns and optimizers, in order."""
         pairs: Any = self.patterns

@@ -1,8 +1,9 @@
-"""Metrics that merge exactly: every state is a sum over records.
+"""Metrics that merge exactly: every state is a sum over records, or is added by the metric.
 
 A worker updates its own metrics and sends `pack(metrics)`; whoever has all the bytes calls `merge`,
-which adds the states elementwise. So the value over any number of workers is the value over all
-the records, never a mean of means. numpy only; torch tensors are taken by their own `.numpy()`.
+which adds the states elementwise, or has the metric `add` them. So the value over any number of
+workers is the value over all the records, never a mean of means. numpy only; torch tensors are
+taken by their own `.numpy()`.
 
 Outputs are [N] or [N, 1] scores or [N, C] class scores, labels [N] or [N, 1].
 """
@@ -29,7 +30,8 @@ Value = float | dict[str, float]
 class Metric(Protocol):
     """A metric: the values of the dict that a definition's `metrics()` returns.
 
-    `state` of a fresh metric is all zeros.
+    `state` of a fresh metric is all zeros. One whose states are no sums has a method `add(state)`
+    that counts what another has counted.
 
     One that says which of its values is best, by an attribute `best` of "min" or "max", need not be
     asked for with it in --keep_best and --early_stopping.
@@ -108,13 +110,20 @@ def _records(labels: Any) -> int:
     return len(labels)
 
 
-def _pair(name: str, outputs: Any, labels: Any) -> tuple[NDArray[np.float64], Array]:
+def pair(name: str, outputs: Any, labels: Any) -> tuple[NDArray[np.float64], Array]:
+    """Return scores and labels of shape [N]. Raises ValueError where they are not, or NaN."""
     scores, truth = _flat(name, outputs).astype(np.float64), _flat(name, labels)
     if scores.shape != truth.shape:
         raise ValueError(f"{name} got {len(scores)} outputs for {len(truth)} labels")
     if np.isnan(scores).any():
         raise ValueError(f"{name} got NaN among the outputs")
     return scores, truth
+
+
+def check_binary(name: str, truth: Array) -> None:
+    """Raise ValueError for a label that is neither 0 nor 1."""
+    if (wrong := truth[(truth != 0) & (truth != 1)]).size:
+        raise ValueError(f"{name} got the label {wrong[0]}: labels are 0 and 1")
 
 
 def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -147,59 +156,10 @@ class Sums:
         return float(self._sums[total]) / number if number else math.nan
 
 
-class AUC(Sums):
-    """Area under the ROC curve by a histogram of the score in [0, 1] (`logits`: of its sigmoid).
-
-    Pairs of a positive and a negative in one bin count one half, so the value differs from the
-    exact one by at most `error_bound()`: half the share of such pairs. With 2**15 bins and scores
-    spread over a tenth of the interval that is below 1e-3; integer counts merge exactly.
-    Labels above 0.5 are positive.
-    """
-
-    BINS = 1 << 15
-    best = "max"
-
-    def __init__(self, *, logits: bool = False) -> None:
-        super().__init__(
-            positives=np.zeros(self.BINS, np.int64), negatives=np.zeros(self.BINS, np.int64)
-        )
-        self.logits = logits
-
-    def update(self, outputs: Any, labels: Any) -> None:
-        scores, truth = _pair("AUC", outputs, labels)
-        if self.logits:
-            scores = _sigmoid(scores)
-        elif len(scores) and (scores.min() < 0 or scores.max() > 1):
-            raise ValueError(
-                f"AUC got scores in [{scores.min():.3g}, {scores.max():.3g}], outside of [0, 1]: "
-                "use AUC(logits=True) for logits"
-            )
-        bins = np.minimum((scores * self.BINS).astype(np.int64), self.BINS - 1)
-        positive = truth > 0.5
-        self._sums["positives"] += np.bincount(bins[positive], minlength=self.BINS)
-        self._sums["negatives"] += np.bincount(bins[~positive], minlength=self.BINS)
-
-    def value(self) -> float:
-        positives, negatives, pairs = self._counts()
-        if not pairs:
-            return math.nan
-        below = np.cumsum(negatives) - negatives
-        return float((positives * (below + 0.5 * negatives)).sum() / pairs)
-
-    def error_bound(self) -> float:
-        """Return the most by which `value` may differ from the exact AUC of the same records."""
-        positives, negatives, pairs = self._counts()
-        return float(0.5 * (positives * negatives).sum() / pairs) if pairs else math.nan
-
-    def _counts(self) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        positives = self._sums["positives"].astype(np.float64)
-        negatives = self._sums["negatives"].astype(np.float64)
-        return positives, negatives, float(positives.sum() * negatives.sum())
-
-
 class Accuracy(Sums):
     """Share of right answers: argmax of [N, C] outputs, or score >= threshold of [N] outputs.
 
+    Labels of the former are 0 to C - 1, or -1: a record that does not count; of the latter 0 and 1.
     `logits`: the threshold is on the sigmoid of the output.
     """
 
@@ -221,9 +181,19 @@ class Accuracy(Sums):
             guess, truth = array.argmax(axis=1), _flat("Accuracy", labels)
             if guess.shape != truth.shape:
                 raise ValueError(f"Accuracy got {len(guess)} outputs for {len(truth)} labels")
+            if np.isnan(array).any():
+                raise ValueError("Accuracy got NaN among the outputs")
+            guess, truth = guess[truth != -1], truth[truth != -1]
+            classes = array.shape[1]
+            if (wrong := truth[(truth < 0) | (truth >= classes) | (truth != np.floor(truth))]).size:
+                raise ValueError(
+                    f"Accuracy got the label {wrong[0]} for scores of {classes} classes: labels "
+                    f"are 0 to {classes - 1}, or -1 where a record does not count"
+                )
             right = guess == truth
         else:
-            scores, truth = _pair("Accuracy", outputs, labels)
+            scores, truth = pair("Accuracy", outputs, labels)
+            check_binary("Accuracy", truth)
             right = ((_sigmoid(scores) if self.logits else scores) >= self.threshold) == (
                 truth > 0.5
             )
@@ -244,7 +214,9 @@ class LogLoss(Sums):
         self.logits = logits
 
     def update(self, outputs: Any, labels: Any) -> None:
-        scores, truth = _pair("LogLoss", outputs, labels)
+        scores, truth = pair("LogLoss", outputs, labels)
+        if (wrong := truth[~((truth >= 0) & (truth <= 1))]).size:
+            raise ValueError(f"LogLoss got the label {wrong[0]}: labels are from 0 to 1")
         if self.logits:
             losses = np.logaddexp(0.0, scores) - truth * scores
         else:
@@ -301,8 +273,15 @@ class Mean(Sums):
         return self._ratio("total", "count")
 
 
+_TOLD = 1e-3  # of a value between 0 and 1, an error that a user should know
+
+
 def values(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Return the value of each metric by name; a metric of several values becomes "name/part"."""
+    """Return the value of each metric by name.
+
+    A metric of several values becomes "name/part". One that has a method `error_bound` has a second
+    value "name/error_bound" where that is above 1e-3.
+    """
     flat: dict[str, float] = {}
     for name, metric in metrics.items():
         value = metric.value()
@@ -310,6 +289,9 @@ def values(metrics: Mapping[str, Metric]) -> dict[str, float]:
             flat |= {f"{name}/{part}": float(number) for part, number in value.items()}
         else:
             flat[name] = float(value)
+            bound = getattr(metric, "error_bound", None)
+            if bound is not None and (most := float(bound())) > _TOLD:
+                flat[f"{name}/error_bound"] = most
     return flat
 
 
@@ -342,7 +324,11 @@ def unpack(data: bytes) -> dict[str, State]:
 
 
 def merge(parts: Sequence[bytes], metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """Load the sum of all packed states into fresh `metrics`, and return their `values`."""
+    """Load all packed states into fresh `metrics`, and return their `values`.
+
+    A metric that has a method `add` takes one state after the other; else it loads their sum.
+    """
+    adds = {name: metric.add for name, metric in metrics.items() if hasattr(metric, "add")}
     totals = {name: metric.state() for name, metric in metrics.items()}
     for part in parts:
         states = unpack(part)
@@ -351,8 +337,12 @@ def merge(parts: Sequence[bytes], metrics: Mapping[str, Metric]) -> dict[str, fl
                 f"A worker sent the metrics {sorted(states)}; this definition has {sorted(totals)}."
             )
         for name, state in states.items():
+            if name in adds:
+                adds[name](state)
+                continue
             for key, array in state.items():
                 totals[name][key] = totals[name][key] + array
     for name, metric in metrics.items():
-        metric.load(totals[name])
+        if name not in adds:
+            metric.load(totals[name])
     return values(metrics)

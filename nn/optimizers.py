@@ -60,6 +60,20 @@ class _Spec:
         if min(self.clip_value, self.clip_row_norm, self.clip_norm) < 0:
             raise DefinitionError(f"{type(self).__name__}: clip above 0, or at 0 not at all")
 
+    def check(self) -> None:
+        """Raise DefinitionError for what torch refuses, and for what grows without bound.
+
+        A rate below 0 climbs, as `maximize` does. A spec that was written is read all the same.
+        """
+        for name in (f.name for f in dataclasses.fields(self)):
+            value = getattr(self, name)
+            if name in ("lr", "dampening", "betas") or not isinstance(value, float):
+                continue
+            is_share = name in ("alpha", "rho")
+            if value < 0 or (is_share and value > 1):
+                bounds = "from 0 to 1" if is_share else "0 or more"
+                raise DefinitionError(f"{type(self).__name__}: {name} is {bounds}, not {value:g}")
+
     def __repr__(self) -> str:
         given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name != "lr"}
@@ -94,6 +108,11 @@ class SGD(_Spec):
     dampening: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+
+    def check(self) -> None:
+        super().check()
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise DefinitionError("SGD: nesterov needs momentum above 0, and dampening 0")
 
 
 @dataclass(frozen=True, repr=False)
