@@ -27,9 +27,6 @@ TIMEOUT_S = 1200
 @pytest.hookimpl(tryfirst=True)  # before `-m` is looked at
 def pytest_collection_modifyitems(items):
     ours = [item for item in items if HERE in item.path.parents]
-    # What a process of pytest -n begins with, no other one takes from it while others have more to
-    # do: Kueue is installed in one cluster.
-    items.sort(key=lambda item: HERE not in item.path.parents or "kueue" not in item.path.name)
     reason = kube.why_not() if ours else ""
     for item in ours:
         item.add_marker(pytest.mark.k8s)
@@ -37,6 +34,19 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def spread_kueue(config, items):
+    """Let two processes of pytest -n begin with Kueue's tests, which take the longest.
+
+    What a process begins with no other one takes from it, and each installs Kueue in its cluster.
+    """
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    held = [item for item in items if HERE in item.path.parents and "kueue" in item.path.name]
+    others = [item for item in items if item not in held]
+    second = max(0, len(items) // processes - 1)
+    items[:] = [*held[:1], *others[:second], *held[1:], *others[second:]]
 
 
 @pytest.fixture(scope="session")
