@@ -13,6 +13,7 @@ import torch
 from tools.jobs import NO_RESTARTS, ZOO, Job, send, write_records
 from tools.servers import dense, table
 from tools.stage import Stage, counts, each, edl, owner, predictions, result
+from tools.turns import in_turn
 
 from edl.common import storage
 from edl.master.client import MasterClient
@@ -290,6 +291,7 @@ def state(checkpoint):
     return rows[np.argsort(ids)], dense(checkpoint, "out.weight"), dense(checkpoint, "out.bias")
 
 
+@in_turn(0)
 def test_a13_a_job_goes_on_from_a_checkpoint_with_other_servers_to_the_very_same_end(
     trained, tmp_path
 ):
@@ -369,6 +371,7 @@ def test_a15_get_model_steps_pulls_the_dense_values_every_so_many_minibatches(tm
     assert each(192) == counts(job)
 
 
+@in_turn(1)
 def test_a16b_a_truncated_checkpoint_is_refused_by_name_and_the_one_before_is_used(
     trained, tmp_path
 ):

@@ -288,7 +288,7 @@ def trains_again(worker, killed):
     return worker["pid"] not in (None, killed) and worker["state"] == "training"
 
 
-@in_turn(1)
+@in_turn(2)
 def test_the_minibatch_follows_the_goodput_through_a_kill_and_a_resume(tmp_path, flowers):
     """The minibatch has grown when a member is killed; the run is stopped, and others go on."""
     with following(tmp_path / "one", flowers, num_workers=3) as job:

@@ -64,7 +64,7 @@ def test_an_interrupted_master_drains_and_ends_with_130(tmp_path, settings):
     assert storage.latest(job.settings.checkpoint_dir) is not None
 
 
-@in_turn(0)
+@in_turn(2)
 def test_evaluate_and_predict_start_from_a_checkpoint(tmp_path, settings):
     with Job(tmp_path / "trained", **settings, validation_data=settings["training_data"]) as job:
         assert job.wait() == 0, job.logs()

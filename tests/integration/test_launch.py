@@ -37,7 +37,7 @@ def launched(tmp_path: Path):
         each.__exit__()
 
 
-@in_turn(0, 3)
+@in_turn(0)
 def test_every_record_counts_once_whoever_joins_or_is_killed(launched):
     job = launched("--nodes", "1:2", "--local_nodes", "1").start()
     alone = job.counting(round=1, world=1)
@@ -61,7 +61,7 @@ def test_every_record_counts_once_whoever_joins_or_is_killed(launched):
     assert 1 == ended["failures"]  # the killed worker; the lost node is none
 
 
-@in_turn(1, 3)
+@in_turn(1)
 def test_nodes_of_this_machine_are_scaled_and_no_step_is_lost_or_repeated(launched, tmp_path):
     job = launched("--nodes", "1:2", "--local_nodes", "1")
     job.start(str(SCRIPT), str(tmp_path), "drain")
@@ -101,7 +101,7 @@ def test_a_planned_change_neither_loses_nor_repeats_a_step(launched, tmp_path):
     assert ["1 1", "2 2", "1 1"] == job.seen()
 
 
-@in_turn(2, 3)
+@in_turn(2)
 def test_at_ctrl_c_all_ranks_save_after_the_same_step(launched, tmp_path, monkeypatch):
     job = launched("--nodes", "2").start(str(SCRIPT), str(tmp_path), "drain")
     job.counting(round=1, world=2)

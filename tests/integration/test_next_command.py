@@ -10,7 +10,7 @@ from tools.turns import in_turn
 EDL = f"{shlex.quote(sys.executable)} -m edl"
 
 
-@in_turn(2, 3)
+@in_turn(2)
 def test_the_next_command_evaluates_the_best_checkpoint_as_it_was_evaluated(tmp_path):
     data = tmp_path / "the data's.txt"  # of no format by its name
     names = ("sepal_length", "sepal_width", "petal_length", "petal_width", "label")

@@ -7,6 +7,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from tools import s3
+from tools.turns import in_turn
 
 pytest.importorskip("s3fs")
 pytest.importorskip("boto3")
@@ -58,6 +59,7 @@ print(json.dumps(found))
 """
 
 
+@in_turn(0)
 def test_parquet_in_a_bucket_is_what_it_is_locally_even_where_connections_fail(tmp_path):
     r = np.random.default_rng(0)
     made = pyarrow.table(

@@ -61,7 +61,7 @@ MODES = {
 }
 
 
-@in_turn(1, 3)
+@in_turn(1)
 @pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_job_whose_worker_was_killed_is_repeated_bit_for_bit(tmp_path, mode):
     with job(tmp_path, **MODES[mode]) as running:
@@ -109,7 +109,7 @@ def test_what_was_not_so_is_found_and_named(tmp_path):
     assert f"computed on its version {before}: no worker's trace has that" in out
 
 
-@in_turn(0, 3)
+@in_turn(0)
 def test_state_at_a_moment_is_shown_and_written(tmp_path):
     with job(tmp_path, use_async=True, num_epochs=1) as running:
         assert running.wait() == 0, running.logs()
@@ -125,7 +125,7 @@ def test_state_at_a_moment_is_shown_and_written(tmp_path):
     assert first.startswith(("0,1,0,16,1,0,0.", "0,2,0,16,1,0,0."))
 
 
-@in_turn(0, 3)
+@in_turn(0)
 @pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_job_whose_server_was_replaced_is_repeated_bit_for_bit(tmp_path, mode):
     with job(tmp_path, **MODES[mode], snapshot_s=0.5) as running:
@@ -140,7 +140,7 @@ def test_job_whose_server_was_replaced_is_repeated_bit_for_bit(tmp_path, mode):
     assert 2 == len(list((running.folder / "trace").glob("server-1-*")))
 
 
-@in_turn(2, 3)
+@in_turn(2)
 def test_job_that_was_gone_on_with_is_repeated_from_its_checkpoint(tmp_path):
     with job(tmp_path, grads_to_wait=3) as first:
         first.watch(begun(0.4))

@@ -83,7 +83,7 @@ def books_of(command):
     return storage.load(words[3])
 
 
-@in_turn(0, 3)
+@in_turn(0)
 @pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_job_that_is_stopped_twice_applies_each_record_once_an_epoch(tmp_path, home, mode):
     """Broken once: open_queue forgets the positions, or Master._stopping takes no checkpoint."""
@@ -113,7 +113,7 @@ def test_job_that_is_stopped_twice_applies_each_record_once_an_epoch(tmp_path, h
     assert RECORDS * EPOCHS == dense(end, "total") == result(home, "demo-r2")["records_done"]
 
 
-@in_turn(1, 3)
+@in_turn(1)
 def test_job_that_is_stopped_before_its_next_step_loses_nothing(tmp_path, home):
     """The checkpoint of the same version is not written over."""
     folder = tmp_path / "checkpoints"
@@ -127,7 +127,7 @@ def test_job_that_is_stopped_before_its_next_step_loses_nothing(tmp_path, home):
     assert written == {path: path.read_bytes() for path in first.iterdir()}
 
 
-@in_turn(2, 3)
+@in_turn(2)
 def test_what_would_make_positions_meaningless_is_refused(tmp_path, home):
     flags = counting(tmp_path, job_name="demo", use_async="true", num_workers=1, num_ps=1)
     stopped = shlex.split(interrupt(home, "demo", 200, *flags))[1:]
@@ -144,7 +144,7 @@ def test_what_would_make_positions_meaningless_is_refused(tmp_path, home):
     assert f"{rows} is damaged: its sha256 is not the one written down" in ended.stderr
 
 
-@in_turn(1, 3)
+@in_turn(1)
 def test_job_whose_processes_were_all_killed_at_once_goes_on_from_its_folder(tmp_path, home):
     """All processes go at once, as when the machine is booted anew."""
     folder = tmp_path / "checkpoints"  # one, at the end

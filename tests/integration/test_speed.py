@@ -144,7 +144,7 @@ CXX = os.environ.get("CXX", "g++")
 
 
 @pytest.mark.skipif(shutil.which(CXX) is None, reason=f"torch.compile needs a C++ compiler ({CXX})")
-@in_turn(0)
+@in_turn(2)
 def test_a_compiled_definition_learns_what_plain_torch_learns(tmp_path):
     """Broken once: (1) the worker leaves `compile` out; (2) its dense gradients are doubled."""
     records, steps, seed = 64, 12, 3

@@ -315,7 +315,7 @@ def test_an_all_reduce_group_loses_its_first_member(cluster, ready, folder):
     assert list((folder / "job").glob("*/group/version-*/MANIFEST.json"))
 
 
-@in_turn(0)
+@in_turn(2)
 def test_workers_come_and_go_as_the_user_wants(cluster, ready, folder):
     job = Run(cluster, ready, folder, "scaled", 2, num_workers=1)
     job.under_way(0.05)

@@ -18,6 +18,7 @@ from tools.kube import ROOT
 from tools.kube_api import Object
 from tools.kube_objects import IMAGE, phase, volumes
 from tools.schedulers import deployment, install
+from tools.turns import in_turn
 from tools.waiting import until
 
 from edl.common import report
@@ -169,6 +170,7 @@ def test_a_script_from_apply_to_delete(job, namespace, folder):
     assert {sample.nodes for sample in reports[-1].samples} <= {1, 2, 3}
 
 
+@in_turn(2)
 def test_all_verbs_on_a_script_by_a_user_of_the_manifests(job, folder, tmp_path):
     small = "cpu=0.5,memory=1Gi"
     job.edl(

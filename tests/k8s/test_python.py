@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from tools import kube
 from tools.kube_objects import IMAGE
+from tools.turns import in_turn
 from torch.nn import functional
 
 import edl
@@ -29,6 +30,7 @@ def metrics():
     return {"accuracy": Accuracy()}
 
 
+@in_turn(1)
 def test_functions_that_were_typed_train_in_pods_as_they_do_here(
     cluster, namespace, folder, tmp_path, monkeypatch
 ):

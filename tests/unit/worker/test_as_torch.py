@@ -10,6 +10,7 @@ import torch.distributed as dist
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tools.inprocess import InProcess
+from tools.turns import in_turn
 from torch import nn
 from torch.nn import functional
 
@@ -295,12 +296,14 @@ def group():
     torch.set_num_threads(threads)
 
 
+@in_turn(0)
 @settings(max_examples=330, phases=NO_SHRINK)
 @given(recipes)
 def test_a_server_comes_to_what_torch_comes_to(recipe):
     assert_same(recipe, on_a_server(recipe))
 
 
+@in_turn(1)
 @settings(max_examples=270, phases=NO_SHRINK)
 @given(recipes)
 def test_a_group_comes_to_what_torch_comes_to(recipe):
