@@ -109,6 +109,14 @@ def waited_for(folder: Path) -> str:
         return ""
 
 
+def told_at(folder: Path) -> float:
+    """Return when the master wrote its address, in seconds of the epoch; 0.0: it has not."""
+    try:
+        return (folder / "master.json").stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def is_locked(folder: Path) -> bool:
     """Return whether a job runs (or starts) in this folder."""
     try:

@@ -34,6 +34,7 @@ HERE = "here"  # the kind of this machine in a price table
 _KILLED_S = 10.0  # a killed process is gone at once; only a hung disk takes longer
 _GO_S = 10.0  # for a master that is told to go before it has begun
 _LOOK_S = 0.05
+_COARSE_S = 10.0  # by which the clocks of processes and of files may differ: a guess
 _PATIENCE_S = 3.0  # a master on this machine answers in milliseconds, unless it is stopped
 
 
@@ -127,7 +128,9 @@ class LocalJob:
         if self.result() is not None:
             return True
         found = self.address()
-        return not paths.is_locked(self.folder) and (found is None or not _is_alive(found[1]))
+        return not paths.is_locked(self.folder) and (
+            found is None or not _is_alive(found[1], paths.told_at(self.folder))
+        )
 
     def last_words(self, lines: int = 20) -> str:
         """Return the end of the master's log."""
@@ -348,14 +351,16 @@ def _started(folder: Path) -> float:
     return 0.0
 
 
-def _is_alive(pid: int) -> bool:
+def _is_alive(pid: int, told_at: float) -> bool:
+    """Return whether a process lives that had this pid at a moment: another one may have it now."""
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).create_time() <= told_at + _COARSE_S
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
-        pass
-    return True
+    except psutil.Error:  # not ours to look at
+        return True
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """Jobs whose processes are gone: told from their folders, which stay as they are."""
 
 import json
+import os
 
 import pytest
 from kept.folders import HERE, JOB, Kept
@@ -17,7 +18,9 @@ from edl.jobs.local import LocalJob
 def crashed(tmp_path, monkeypatch):
     """Return the folder of a job of which all processes were killed."""
     monkeypatch.chdir(Kept(PS).place(tmp_path / "home"))
-    return tmp_path / "home" / JOB
+    folder = tmp_path / "home" / JOB
+    os.utime(folder / "master.json", (1e9, 1e9))  # whoever has its pid now came later
+    return folder
 
 
 def contents(folder):
@@ -65,6 +68,17 @@ def test_another_job_of_the_same_name_is_another_model(crashed):
 def test_a_folder_that_is_no_jobs_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no settings.json"):
         FolderJobs(tmp_path)
+
+
+@pytest.mark.parametrize(("told_at", "state"), [(1e9, "dead"), (None, "silent")])
+def test_a_master_whose_pid_another_process_has_is_gone(crashed, told_at, state):
+    """Broken once: a job that died before the machine was started again was silent for ever."""
+    told = json.loads((crashed / "master.json").read_text())
+    (crashed / "master.json").write_text(json.dumps({**told, "pid": os.getpid()}))
+    if told_at is not None:  # else it was just now
+        os.utime(crashed / "master.json", (told_at, told_at))
+
+    assert state == model_of(LocalJob(crashed)).snapshot(0.0)["status"]["state"]
 
 
 def test_a_journal_that_cannot_be_read_is_said_so(crashed):
