@@ -32,7 +32,7 @@ class Lessons:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the workers are waited for: they may tell at once."""
+        """Tell whether the job waits for its workers' last counts, which they may send at once."""
         return self._beats is not None
 
     def is_whole(self, workers: Iterable[str]) -> bool:

@@ -75,6 +75,9 @@ class AUC:
         return {"keys": _keys(scores[there]), **counts, "shift": np.zeros((), np.int64)}
 
 
+_BY_BIN = ("keys", "positives", "negatives")  # of a state, beside its shift
+
+
 def _keys(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return whole numbers in the order of the scores, equal where those are."""
     bits = (scores + 0.0).view(np.int64)  # -0.0 is 0.0
@@ -104,8 +107,8 @@ class _Bins:
         }
 
     def add(self, state: Mapping[str, Array]) -> None:
-        arrays = [np.asarray(state.get(n, 0)) for n in ("keys", "positives", "negatives")]
-        if set(state) != set(self.state()) or len({array.shape for array in arrays}) != 1:
+        arrays = [np.asarray(state.get(name, 0)) for name in _BY_BIN]
+        if set(state) != {*_BY_BIN, "shift"} or len({array.shape for array in arrays}) != 1:
             raise EdlError(f"AUC cannot load a state of {sorted(state)}: it is none of its own.")
         self._coarsen(int(state["shift"]))
         self._add(arrays[0].astype(np.int64), np.stack(arrays[1:], axis=1).astype(np.int64))

@@ -1,4 +1,4 @@
-"""What torch's optimizers refuse is refused of a definition; only a rate below 0 is not."""
+"""Optimizer specs of a definition are refused where torch refuses them, but for a rate below 0."""
 
 import dataclasses
 import math

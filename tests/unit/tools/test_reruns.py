@@ -1,4 +1,4 @@
-"""What is tried again, by pyproject.toml: what a machine does to a test, and no assertion."""
+"""Pytest tries again, by pyproject.toml, what a machine does to a test, and no assertion."""
 
 import re
 import subprocess
