@@ -134,8 +134,7 @@ class _Bins:
     def _coarsen(self, shift: int) -> None:
         """Drop so many bits at least."""
         if shift > self._shift:
-            self._settle()
-            self._keys, self._shift = self._keys >> shift << shift, shift
+            self._shift = shift
             self._merge(self._keys, self._counts)
 
     def _settle(self) -> None:
@@ -144,16 +143,16 @@ class _Bins:
         keys = np.concatenate([self._keys, *(keys for keys, _ in self._waiting)])
         counts = np.concatenate([self._counts, *(counts for _, counts in self._waiting)])
         self._waiting, self._waits = [], 0
-        self._merge(keys >> self._shift << self._shift, counts)
+        self._merge(keys, counts)
 
     def _merge(self, keys: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
         order = np.argsort(keys, kind="stable")
         keys, counts = keys[order], counts[order]
         while True:
-            first = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1)) if len(keys) else order
-            keys, counts = keys[first], np.add.reduceat(counts, first) if len(keys) else counts
+            keys = keys >> self._shift << self._shift
+            first = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
+            keys, counts = keys[first], np.add.reduceat(counts, first)
             if len(keys) <= self._most:
                 break
             self._shift += 1
-            keys = keys >> self._shift << self._shift
         self._keys, self._counts = keys, counts
