@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from . import names, pods
 from .api import Object
-from .names import METRICS_PORT
+from .names import FILES_PORT
 
 ANNOTATION = "edl.dev/copy"
 ROLE = "copy"
@@ -67,7 +67,7 @@ def template(templates: dict[str, Object], asked: Wish) -> Object:
         "command": ["python", "-m", "edl.k8s.send"],
         "args": [asked.path, asked.digest],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
-        "ports": [{"name": "files", "containerPort": METRICS_PORT}],
+        "ports": [{"name": "files", "containerPort": FILES_PORT}],
     }
     return made
 

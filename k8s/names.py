@@ -18,7 +18,11 @@ from ..common.errors import UsageError
 
 # Those who ask the Kubernetes API by a name of their own (connection.py).
 CONTROLLER, SCHEDULER, MASTER = "edl-controller", "edl-scheduler", "edl-master"
-GRPC_PORT, HEALTH_PORT, METRICS_PORT = 50001, 50002, 50003
+# Where pods listen: below 16000, from where on Linux (32768) and gVisor take the ports of a pod's
+# own calls, one of which would hold a port that is to be listened at, once in a while.
+GRPC_PORT, HEALTH_PORT, METRICS_PORT = 12001, 12002, 12003
+SERVICE_PORT = 50001  # where a job's Service is called, whatever port its master's pod names grpc
+FILES_PORT = 50003  # of a helper pod, which calls nobody: known to edl of other versions
 CONTAINER, CHECK = "edl", "check"  # that run edl: a program's, and before a master's its check's
 JOB_LABEL, ROLE_LABEL = "edl.dev/job-name", "edl.dev/role"
 QUEUED = "edl.dev/queued"  # annotation: since when a begun job waits for the scheduler

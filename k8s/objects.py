@@ -18,7 +18,7 @@ from ..common.identity import Identity
 from ..common.settings import JobSettings
 from . import names
 from .api import Object
-from .names import GRPC_PORT
+from .names import FILES_PORT, METRICS_PORT, SERVICE_PORT
 
 SETTINGS, TEMPLATES, WANTED, STATUS = (
     "settings.json",
@@ -93,7 +93,7 @@ def service(job: str) -> Object:
     """Return the Service by which workers and servers find the master, whichever pod it is."""
     spec = {
         "selector": {names.JOB_LABEL: job, names.ROLE_LABEL: "master"},
-        "ports": [{"name": "grpc", "port": GRPC_PORT, "targetPort": "grpc"}],
+        "ports": [{"name": "grpc", "port": SERVICE_PORT, "targetPort": "grpc"}],
         "publishNotReadyAddresses": True,  # a worker may ask before the probe has
     }
     return _object("v1", "Service", job, names.object_name(job), {"spec": spec})
@@ -101,7 +101,7 @@ def service(job: str) -> Object:
 
 def address(job: str, namespace: str) -> str:
     """Return where the Service answers."""
-    return f"{names.object_name(job)}.{namespace}.svc:{GRPC_PORT}"
+    return f"{names.object_name(job)}.{namespace}.svc:{SERVICE_PORT}"
 
 
 def master_job(job: str, template: Object) -> Object:
@@ -125,14 +125,17 @@ def disruption_budget(job: str, servers: int) -> Object:
 
 
 def network_policy(job: str) -> Object:
-    """Let a job's pods be reached by those of the same job alone; their metrics by everybody."""
+    """Let a job's pods be reached by those of the same job alone; their metrics by everybody.
+
+    And the helper pods that send files, who answer to a secret.
+    """
     mine = {"matchLabels": {names.JOB_LABEL: job}}
     spec = {
         "podSelector": mine,
         "policyTypes": ["Ingress"],
         "ingress": [
             {"from": [{"podSelector": mine}]},
-            {"ports": [{"port": names.METRICS_PORT, "protocol": "TCP"}]},
+            {"ports": [{"port": at, "protocol": "TCP"} for at in (METRICS_PORT, FILES_PORT)]},
         ],
     }
     name = names.object_name(job)

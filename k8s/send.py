@@ -18,7 +18,7 @@ from ..common.identity import job_identity
 from ..common.listen import own_host
 from ..common.process import end_at_sigterm, leave
 from ..jobs import transfer
-from .names import METRICS_PORT
+from .names import FILES_PORT
 from .pods import JOB_DIR
 
 _IDLE_S = 120.0  # nobody asks for so long: it ends
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
     context.verify_mode = (
         ssl.CERT_NONE
     )  # the API server has none of the job's; who asks has a secret
-    with Server((own_host(), METRICS_PORT), path, digest, Path(JOB_DIR)) as server:
+    with Server((own_host(), FILES_PORT), path, digest, Path(JOB_DIR)) as server:
         server.socket = context.wrap_socket(
             server.socket, server_side=True, do_handshake_on_connect=False
         )

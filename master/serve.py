@@ -232,7 +232,7 @@ def _leave_result(master: Master, job_dir: Path, scalars: Scalars, history: Hist
 
 
 def _listen(master: Master, token: str, port: int, job_dir: Path) -> rpc.AsyncServer:
-    """Serve where the master before did, so that nobody has to look; else at `port`."""
+    """Serve at `port`; 0: where the master before did, so that nobody has to look, else anywhere."""
 
     def register(server: Any) -> None:
         master_pb2_grpc.add_MasterServicer_to_server(MasterServicer(master), server)
@@ -247,6 +247,6 @@ def _listen(master: Master, token: str, port: int, job_dir: Path) -> rpc.AsyncSe
     if before is None:
         return listen(port)
     try:
-        return listen(int(before.rpartition(":")[2]))
+        return listen(port or int(before.rpartition(":")[2]))
     except EdlError:  # a master that sleeps may hold it yet
         return listen(0)

@@ -19,7 +19,7 @@ from ...jobs import transfer
 from .. import copying, names, objects, observe
 from ..api import Object
 from ..connection import ApiError
-from ..names import METRICS_PORT
+from ..names import FILES_PORT
 from .job import ClusterJob
 
 _MADE_S = 20.0  # for a controller that runs to make the pod
@@ -135,7 +135,7 @@ def _stream(job: ClusterJob, pod: str, secret: str) -> Iterator[bytes]:
     give_up = time.monotonic() + _SERVES_S
     while True:
         try:
-            pieces = job.api.through(pod, METRICS_PORT, secret, _SILENT_S)
+            pieces = job.api.through(pod, FILES_PORT, secret, _SILENT_S)
             first = next(pieces, b"")
             break
         except ApiError as error:

@@ -104,7 +104,7 @@ def served(tmp_path, monkeypatch):
     monkeypatch.setenv("EDL_IDENTITY", identity.to_variable())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    monkeypatch.setattr(send, "METRICS_PORT", port)
+    monkeypatch.setattr(send, "FILES_PORT", port)
     monkeypatch.setattr(send, "JOB_DIR", str(tmp_path))
     codes = []
     digest = hashlib.sha256(b"secret").hexdigest()

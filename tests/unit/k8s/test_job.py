@@ -51,7 +51,7 @@ def test_fields_and_settings_become_what_the_flags_would():
         job_name="demo",
         runtime="kubernetes",
         job_volume="claim_name=jobs",
-        port=50001,
+        port=names.GRPC_PORT,
         model_def="iris",
         training_data="/d",
         minibatch_size=32,
@@ -97,7 +97,7 @@ def test_what_the_command_line_submits_comes_out_as_it_went_in():
         "teacher_resource_request": "cpu=2,memory=2Gi",
         "envs": "A=1",
     }
-    settings = dataclasses.replace(resolve("train", said), port=50001)
+    settings = dataclasses.replace(resolve("train", said), port=names.GRPC_PORT)
 
     (job,) = plan(settings, "edljob")
     job["metadata"]["uid"] = "u"
@@ -328,6 +328,16 @@ def test_only_a_job_that_trains_on_servers_alone_may_have_others():
     settings, refused = adopted(begun, changed)
 
     assert (settings.num_ps, refused) == (2, ["num_ps"])
+
+
+def test_a_job_of_an_earlier_edl_listens_where_its_next_masters_pod_says():
+    asked = wanted(edljob())
+    begun = dataclasses.replace(asked.settings, port=50001)  # among those that calls take
+
+    settings, refused = adopted(begun, asked.settings)
+
+    (port,) = [p for p in container(asked.templates["master"])["ports"] if p["name"] == "grpc"]
+    assert (settings.port, refused) == (port["containerPort"], [])
 
 
 # -- status

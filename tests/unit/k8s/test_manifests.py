@@ -15,6 +15,7 @@ import yaml
 import edl
 from edl.cli.dashboard import dashboard
 from edl.common.settings import JobSettings
+from edl.k8s import names
 from edl.model_zoo.image import BASE_IMAGE
 from edl.ps.books.slots import NUM_SLOTS
 
@@ -244,6 +245,23 @@ def test_the_controller_is_restricted():
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("name", ["controller.yaml", "../scheduler/deployment.yaml"])
+def test_no_call_of_a_component_takes_the_port_of_its_metrics(name):
+    """See test_pods.py. Whoever scrapes is let in at the port that is listened at."""
+    (found,) = objects(name)
+    template = found["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    (port,) = container["ports"]
+    (policy,) = objects(f"{name.rpartition('/')[0]}/network-policy.yaml".lstrip("/"))
+    told = {said["name"]: said.get("value") for said in container["env"]}
+
+    assert 1024 <= port["containerPort"] < 16000
+    assert told["EDL_METRICS_PORT"] == str(port["containerPort"])
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == told["EDL_METRICS_PORT"]
+    assert [each["port"] for each in policy["spec"]["ingress"][0]["ports"]] == [names.METRICS_PORT]
+    assert port["containerPort"] == names.METRICS_PORT
 
 
 def test_all_name_the_version_of_the_package():

@@ -40,6 +40,23 @@ def test_pods_are_restricted_and_only_the_master_has_a_token():
         }
 
 
+def test_no_call_of_a_pod_takes_a_port_at_which_it_listens():
+    """The system picks the port of a call: Linux from 32768 on, gVisor from 16000 on.
+
+    Broken once: a call to the API server held 50002, and the master that found it taken failed.
+    """
+    for role, each in pods.templates(settings(max_teachers=1, num_teachers=1)).items():
+        container = pods.container_of(each)
+        named = {port["name"]: port["containerPort"] for port in container["ports"]}
+        env = {said["name"]: said.get("value") for said in container["env"]}
+
+        assert named.keys() == {"health", "metrics"} | ({"grpc"} if role == "master" else set())
+        assert all(1024 <= port < 16000 for port in named.values())
+        assert env["EDL_HEALTH_PORT"] == str(named["health"])
+        assert env["EDL_METRICS_PORT"] == str(named["metrics"])
+        assert container["livenessProbe"]["grpc"] == {"port": named["health"]}
+
+
 def test_no_secret_stands_in_a_pod_or_the_config():
     """Tokens reach a pod by reference; the Secret alone holds them."""
     from edl.common.identity import Identity
