@@ -253,7 +253,7 @@ def test_a_script_of_adaptdls_is_rescaled_and_computes_as_if_nothing_had_been(
         job.patch(worker={"maxReplicas": nodes})
         job.started_on(nodes)
     done = job.is_so(lambda s: s["phase"] == "Succeeded", within_s=300.0)
-    printed = "".join(namespace.logs(10_000).values())
+    printed = "\n".join(namespace.logs(10_000).values())
 
     expected, found = figures(alone.stdout), figures(printed)
     assert len(expected) > 9

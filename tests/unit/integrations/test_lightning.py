@@ -13,8 +13,6 @@ from edl.adaptive import collective, session
 from edl.common.errors import UsageError
 from edl.common.order import order
 
-lightning = pytest.importorskip("lightning.pytorch", reason="the extra lightning")
-
 pytestmark = [
     # Lightning's own, of torch and of what it advises
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning"),
@@ -25,8 +23,16 @@ RECORDS = TensorDataset(torch.arange(22.0).unsqueeze(1) / 22)
 QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
 
+@pytest.fixture(scope="module")
+def nets():
+    pytest.importorskip("lightning.pytorch", reason="the extra lightning")
+    from . import lightning_nets
+
+    return lightning_nets
+
+
 @pytest.fixture
-def elastic(tmp_path, monkeypatch):
+def elastic(nets, tmp_path, monkeypatch):
     from edl.integrations.lightning import EdlCallback
 
     for name in ("EDL_ROUND", "EDL_CHECKPOINT_VERSION", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
@@ -39,7 +45,9 @@ def elastic(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def fit(tmp_path):
+def fit(tmp_path, nets):
+    from lightning.pytorch import Trainer
+
     def run(callback, loader=None, model=None, checked=None, **arguments):
         told = {
             "max_epochs": 2,
@@ -48,39 +56,20 @@ def fit(tmp_path):
             "devices": 1,
         }
         told |= {"default_root_dir": str(tmp_path), **dict.fromkeys(QUIET, False)}
-        trainer = lightning.Trainer(callbacks=[callback], **{**told, **arguments})
+        trainer = Trainer(callbacks=[callback], **{**told, **arguments})
         loader = None if loader is HOOK else loader or callback.loader(RECORDS)
-        trainer.fit(model or Net(), loader, checked)
+        trainer.fit(model or nets.Net(), loader, checked)
         return trainer
 
     return run
-
-
-class Net(lightning.LightningModule):
-    automatic = True
-
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-        self.automatic_optimization = self.automatic
-
-    def training_step(self, batch, batch_idx):
-        return self.layer(batch[0]).square().mean()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class Manual(Net):
-    automatic = False
 
 
 def newest():
     return launch.state.newest_whole(os.environ["EDL_CHECKPOINT_PATH"])
 
 
-def test_a_job_that_is_over_ends_at_once_and_saves_nothing(elastic, fit):
-    first, model = fit(elastic(8, per_replica=3)), Net()
+def test_a_job_that_is_over_ends_at_once_and_saves_nothing(elastic, fit, nets):
+    first, model = fit(elastic(8, per_replica=3)), nets.Net()
     version = newest()
     again = fit(elastic(8, per_replica=3), model=model)
 
@@ -90,10 +79,12 @@ def test_a_job_that_is_over_ends_at_once_and_saves_nothing(elastic, fit):
 
 
 @pytest.mark.parametrize(("num_workers", "by_hook"), [(0, False), (1, False), (1, True)])
-def test_more_epochs_go_on_from_the_end_in_their_own_order(elastic, fit, num_workers, by_hook):
+def test_more_epochs_go_on_from_the_end_in_their_own_order(
+    elastic, fit, nets, num_workers, by_hook
+):
     seen = []
 
-    class Noted(Net):
+    class Noted(nets.Net):
         def training_step(self, batch, batch_idx):
             seen.extend(batch[0].mul(22).round().flatten().int().tolist())
             return super().training_step(batch, batch_idx)
@@ -131,10 +122,12 @@ def test_a_loader_that_it_did_not_make_is_refused(elastic, fit):
         ({"accumulate_grad_batches": 2}, "leave accumulate_grad_batches out"),
         ({"limit_train_batches": 2}, "leave limit_train_batches"),
         ({"fast_dev_run": True}, "fast_dev_run out"),
-        ({"model": Manual()}, "only automatic optimization"),
+        ({"model": "Manual"}, "only automatic optimization"),
     ],
 )
-def test_what_is_not_elastic_is_refused(elastic, fit, arguments, words):
+def test_what_is_not_elastic_is_refused(elastic, fit, nets, arguments, words):
+    if "model" in arguments:
+        arguments = {"model": getattr(nets, arguments["model"])()}
     with pytest.raises(UsageError, match=words):
         fit(elastic(8), **arguments)
 
@@ -175,9 +168,9 @@ def test_the_environment_is_that_of_the_round(elastic, monkeypatch):
     ],
 )
 def test_dropout_goes_on_where_it_was(
-    elastic, fit, tmp_path, monkeypatch, batch_size, per_replica, told
+    elastic, fit, nets, tmp_path, monkeypatch, batch_size, per_replica, told
 ):
-    class Random(Net):
+    class Random(nets.Net):
         told_at = -1
 
         def training_step(self, batch, batch_idx):

@@ -12,9 +12,6 @@ from edl.adaptive import collective, session
 from edl.common.errors import UsageError
 from edl.integrations.passes import Batches
 
-pytest.importorskip("transformers", reason="the extra transformers")
-pytest.importorskip("accelerate", reason="the extra transformers")
-
 
 class Net(torch.nn.Module):
     def __init__(self):
@@ -31,6 +28,8 @@ DATA = [{"x": torch.randn(2), "labels": torch.tensor(i % 3 if i % 4 else -100)} 
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
+    pytest.importorskip("transformers", reason="the extra transformers")
+    pytest.importorskip("accelerate", reason="the extra transformers")
     from transformers import TrainingArguments
 
     from edl.integrations.transformers import ElasticTrainer
