@@ -99,7 +99,7 @@ class Recorder:
             self._ancestors = restored.ancestors
         else:  # the first one, or one of a job that goes on with other servers
             with _only_logged("what servers before have left is not seen"):
-                self._ancestors = tuple(folder.names())
+                self._ancestors = tuple(name for name in folder.names() if name != incarnation)
         self._books: ShardBooks | None = None  # of the last snapshot
         self._state = ""  # its name among the changes
 

@@ -128,3 +128,10 @@ class Flaky(AbstractFileSystem):  # type: ignore[misc]
 
 
 fsspec.register_implementation("flaky", Flaky, clobber=True)
+
+
+def clear_memory() -> None:
+    """Forget what `memory://` holds, its empty folders too."""
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]

@@ -5,9 +5,8 @@ import itertools
 import threading
 import time
 
-import fsspec
 import pytest
-from tools.stores import world
+from tools.stores import clear_memory, world
 
 from edl.common import copies, places, stores
 from edl.common.errors import CheckpointError, UsageError
@@ -49,7 +48,7 @@ def there(place):
 
 @pytest.fixture(params=["path", "file", "memory", "flaky"])
 def any_place(request, tmp_path):
-    fsspec.filesystem("memory").store.clear()
+    clear_memory()
     world("any", new=True)
     where = {
         "path": str(tmp_path / "x"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-import fsspec
 import numpy as np
 import pytest
 import torch
 from tools.deltas import Writer
 from tools.jobs import ZOO
 from tools.servers import empty, write_checkpoint
+from tools.stores import clear_memory
 from tools.trained import KNOWN, features_of, train, train_on
 
 import edl
@@ -53,7 +53,7 @@ def test_each_generation_predicts_what_its_job_does_and_the_older_ones_go_on_so(
     trained, tmp_path, where
 ):
     """Of ids that were never trained, too. Broken once: `_changed` writes into shared values."""
-    fsspec.filesystem("memory").store.clear()
+    clear_memory()
     root = "memory://deltas" if where == "memory" else str(tmp_path / "deltas")
     writer, features = written(trained, root), features_of(trained.definition, 0, 2 * KNOWN)
     writer.base()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-import fsspec
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from tools.stores import clear_memory
 
 from edl.common import pieces
 from edl.common.errors import NotPinned
@@ -159,7 +159,7 @@ class Readers(RuleBasedStateMachine):
 
     @initialize(most=st.integers(0, 4))
     def begin(self, most):
-        fsspec.filesystem("memory").store.clear()
+        clear_memory()
         self.limit = recorder_module._MOST_DELTAS
         recorder_module._MOST_DELTAS = most
         self.store = begun()

@@ -9,12 +9,12 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import fsspec
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tools.stores import clear_memory
 
 from edl.common import files
 from edl.common.errors import CheckpointError, EdlError, UsageError
@@ -196,6 +196,22 @@ def test_nothing_is_written_where_nothing_has_changed(folder):
     assert 2 == recorder.take().number
 
 
+def test_a_folder_of_its_own_that_was_there_before_is_not_an_ancestors(folder, monkeypatch):
+    """Broken once by a store that keeps empty folders: its newest chains were pruned with it."""
+    monkeypatch.setattr(recorder_module, "_MOST_DELTAS", 0)
+    (folder.place / "a").write("left", b"")
+    store = begun(COUNTS)
+    recorder = Recorder(store, folder, "a")
+
+    for position in range(3):
+        store.push(Span(0, 1, position, position + 1), store.version, Update({}, {}))
+        recorder.take()
+        recorder.prune()
+
+    assert recorder.coverage.number == 2
+    assert [link.number for link in folder.links("a", None)[0]] == [2, 3]
+
+
 def test_a_server_without_a_model_has_nothing_to_write(folder):
     recorder = Recorder(empty(), folder, "a")
 
@@ -272,7 +288,7 @@ class Lives(RuleBasedStateMachine):
     def begin(self, most_deltas):
         self.limits = recorder_module._MOST_DELTAS, recorder_module._MOST_DELTA_PART
         recorder_module._MOST_DELTAS, recorder_module._MOST_DELTA_PART = most_deltas, 1e9
-        fsspec.filesystem("memory").store.clear()
+        clear_memory()
         self.folder = FailingFolder("memory://snapshots", "job", 0)
         self.names = (f"i{n}" for n in itertools.count())
         self.name = next(self.names)
@@ -346,7 +362,7 @@ TestLives = Lives.TestCase
 def test_snapshots_beside_pushes_hold_what_their_ledgers_say():
     """Four threads push, each its task, while this one takes snapshots, bases and deltas."""
     tasks, most_pushes, snapshots = 4, 20_000, 24
-    fsspec.filesystem("memory").store.clear()
+    clear_memory()
     folder, store = Folder("memory://snapshots", "job", 0), begun(COUNTS)
     enough = threading.Event()
 
