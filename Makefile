@@ -3,6 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Half of an installation's time would go into compiling 22,000 modules, of which few are ever imported.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 PROTOS := $(wildcard .pythonpath/edl/proto/*.proto)
 # A machine whose package index serves CUDA builds only for other versions: the CPU build of this one.
 TORCH ?= torch==2.13.0
@@ -25,8 +28,8 @@ help: ## Show this list
 
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(PIP) "$(TORCH)"
+	$(PIP) --editable ".[dev]"
 	touch $@
 
 demo: $(VENV)/.installed ## Set up, fetch the data, train DeepFM with 2 servers and 2 workers
@@ -48,7 +51,7 @@ else
 endif
 
 test-all: lint ## lint, test, test-ui and test-k8s with the cases of all commits, and nothing tried twice
-	$(MAKE) test test-ui test-k8s TURN= AGAIN=-rs
+	EDL_TEST_ALL_EXAMPLES=1 $(MAKE) test test-ui test-k8s TURN= AGAIN=-rs
 
 kubernetes: $(VENV)/.installed ## Build what test-k8s runs, where there is none (Go 1.26): some 10 minutes
 	PYTHON=$(abspath $(BIN)/python) tests/k8s/cluster/kit/make.sh
@@ -58,7 +61,7 @@ test-k8s: $(VENV)/.installed ## Start a Kubernetes cluster on this machine, pass
 	$(BIN)/python -m pytest -q -m "k8s and not slow $(TURN)" -n 3 --dist worksteal $(AGAIN) $(or $(TESTS),tests/k8s)
 
 $(VENV)/.ui: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "playwright>=1.50"
+	$(PIP) "playwright>=1.50"
 	-mkdir -p $(VENV)/axe && cd $(VENV)/axe && npm pack --silent $(AXE) && tar xzf axe-core-*.tgz
 	touch $@
 
@@ -77,7 +80,7 @@ format: $(VENV)/.installed ## Mend what ruff can mend, and format
 	$(BIN)/ruff format .
 
 $(VENV)/.docs: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(PIP) --editable ".[docs]"
 	touch $@
 
 docs: $(VENV)/.docs ## Build the documentation as a site, site/index.html

@@ -1,7 +1,8 @@
 """Long cases that are alike take turns: a commit tests some of them, the next ones others.
 
 Whose turn it is stands in the hash of what the commit holds, so that a commit is tested alike on
-each day. EDL_TEST_TURN=12 tests those of that turn; `make test-all` tests all.
+each day. EDL_TEST_TURN=12 tests those of that turn; `make test-all` tests all. Hypothesis draws
+others for each commit too (tests/conftest.py), and fewer at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 TURN = "EDL_TEST_TURN"
+ALL_EXAMPLES = "EDL_TEST_ALL_EXAMPLES"
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
@@ -47,3 +49,8 @@ def some(cases: Iterable[Any], parts: int = 2) -> list[Any]:
         others = [] if number % parts == turn() % parts else [pytest.mark.other_turn]
         found.append(pytest.param(*given.values, marks=[*given.marks, *others], id=given.id))
     return found
+
+
+def examples(number: int, parts: int = 3) -> int:
+    """Return how many of a test's examples are drawn in a turn."""
+    return number if os.environ.get(ALL_EXAMPLES) else -(-number // parts)

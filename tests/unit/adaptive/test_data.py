@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.adaptive import checkpoint, collective, data, newest, pace, profile, session
 from edl.adaptive.checkpoint import States
@@ -52,7 +53,7 @@ def test_from_1_to_2_to_4_replicas_each_record_is_read_once(restart, checkpoints
     assert list(range(103)) == sorted(taken)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     size=st.integers(1, 60),
     batch_size=st.integers(1, 12),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tools.jobs import ZOO
 from tools.trained import records_of, train
+from tools.turns import in_turn
 
 from edl.cli.export_after import After
 from edl.common import paths
@@ -24,6 +25,7 @@ def data(trained, tmp_path):
     return str(tmp_path / "data.npz")
 
 
+@in_turn(0)
 def test_an_export_is_told_with_how_far_it_is_off(trained, data, tmp_path, run):
     out = tmp_path / "out"
 

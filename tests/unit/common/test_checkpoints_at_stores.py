@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tools.stores import world
+from tools.turns import examples
 
 from edl.common import storage
 from edl.common.errors import CheckpointError
@@ -237,5 +238,7 @@ class Keeping(RuleBasedStateMachine):
             storage.read_checked(found, record)
 
 
-Keeping.TestCase.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
+Keeping.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=12, deadline=None
+)
 TestKeeping = Keeping.TestCase

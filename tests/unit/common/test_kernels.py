@@ -7,6 +7,7 @@ import sys
 import numba
 import pytest
 from numba.core import caching
+from tools.turns import in_turn
 
 from edl.kernels import cache
 from edl.kernels.compile import INTEGER, compiled
@@ -40,6 +41,7 @@ print(code(1), "kept" if code.stats.cache_hits else "compiled")
 }
 
 
+@in_turn(2)
 def test_a_kernel_is_compiled_anew_when_a_file_that_it_calls_into_changes(tmp_path):
     for name, source in SOURCES.items():
         (tmp_path / name).write_text(source)

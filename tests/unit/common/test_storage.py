@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tools.turns import in_turn
 
 from edl.common import storage
 from edl.common.errors import CheckpointError
@@ -43,6 +44,7 @@ def test_a_manifest_torn_at_any_byte_is_refused_by_name_and_the_previous_used(tw
     assert 1 == storage.latest(folder).version
 
 
+@in_turn(0)
 def test_any_bit_of_a_manifest_that_is_turned_over_is_found(two):
     """The books count too, which no file's checksum covers; only what was written is read."""
     _, path = two

@@ -20,6 +20,7 @@ import pyarrow.csv
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.common.errors import DataError, RecordError
 from edl.data.open import open_reader
@@ -107,7 +108,7 @@ def is_text(values: list[str]) -> bool:
     nulls=st.sampled_from([0.0, 0.0, 0.3]),
     choice=st.sampled_from(["", "-1", "nan"]),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_table_is_what_csv_and_int_and_decimal_make_of_it(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int, sep: str, end: str, encoding: str, escape: bool, extra: str, nulls: float,
@@ -255,7 +256,7 @@ def read(
     end=st.sampled_from(["\n", "\r\n", "\r"]),
     nulls=st.sampled_from([0.0, 0.2]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_table_is_what_pyarrow_makes_of_it(
     tmp_path_factory: pytest.TempPathFactory, seed: int, sep: str, end: str, nulls: float
 ) -> None:

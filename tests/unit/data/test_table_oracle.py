@@ -20,6 +20,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.common.errors import DataError, RecordError
 from edl.data.kernels import masked_crc32c
@@ -29,7 +30,7 @@ from edl.data.reader import Columns
 
 def cases(number: int) -> settings:
     ok = [HealthCheck.function_scoped_fixture]  # each case writes its one file anew
-    return settings(max_examples=number, deadline=None, suppress_health_check=ok)
+    return settings(max_examples=examples(number), deadline=None, suppress_health_check=ok)
 
 
 # -- Parquet

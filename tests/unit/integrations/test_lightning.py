@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from tools.turns import in_turn
 from torch.utils.data import DataLoader, TensorDataset
 
 from edl import launch
@@ -159,6 +160,7 @@ def test_the_environment_is_that_of_the_round(elastic, monkeypatch):
     )
 
 
+@in_turn(1)
 @pytest.mark.parametrize(
     ("batch_size", "per_replica", "told"),
     [

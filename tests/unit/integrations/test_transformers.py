@@ -6,6 +6,7 @@ import types
 
 import pytest
 import torch
+from tools.turns import in_turn
 
 from edl import launch
 from edl.adaptive import collective, session
@@ -129,6 +130,7 @@ def test_without_labels_micro_batches_weigh_by_their_records(make):
     assert pytest.approx([number / 9 for number in records]) == factors
 
 
+@in_turn(1)
 def test_the_job_keeps_the_batch_that_its_first_round_made(make):
     first = make(batch=None, gradient_accumulation_steps=3)
     first.train()
@@ -140,6 +142,7 @@ def test_the_job_keeps_the_batch_that_its_first_round_made(make):
     assert first.state.global_step == later.state.global_step
 
 
+@in_turn(2)
 def test_a_job_that_has_reached_its_last_step_makes_no_other(make):
     make(max_steps=2).train()
     again = make(max_steps=2)
@@ -208,6 +211,7 @@ def test_a_plain_trainer_with_the_callback_saves_in_its_own_way_and_makes_room(m
     assert ["checkpoint-2"] == [path.name for path in (tmp_path / "own").iterdir()]
 
 
+@in_turn(0)
 def test_dropout_goes_on_where_it_was(make, tmp_path, monkeypatch):
     def trained(folder, told_at):
         monkeypatch.setenv("EDL_CHECKPOINT_PATH", str(tmp_path / folder))

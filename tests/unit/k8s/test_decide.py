@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.common.identity import Identity
 from edl.k8s import decide as module
@@ -267,7 +268,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(STEPS, st.booleans())
 def test_whatever_happens_there_is_never_a_second_master_and_in_the_end_there_is_one(
     steps, decided

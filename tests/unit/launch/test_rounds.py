@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tools.turns import examples
 
 from edl.launch.nodes import Failure
 from edl.launch.rounds import DONE, FAILED, Policy, Rendezvous
@@ -489,5 +490,5 @@ class Storm(RuleBasedStateMachine):
         assert self.made.next_tick(self.now) > self.now
 
 
-Storm.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Storm.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestStorm = Storm.TestCase

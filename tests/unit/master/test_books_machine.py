@@ -348,7 +348,7 @@ def test_every_position_is_applied_once_on_every_shard_whatever_happens():
     run_state_machine_as_test(
         Storm,
         settings=settings(
-            max_examples=int(__import__("os").environ.get("EX", "250")),
+            max_examples=250,
             stateful_step_count=80,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tools.turns import examples
 
 from edl.master.groups.rounds import Farewell, Peer, Rounds
 
@@ -321,4 +322,4 @@ class Storm(RuleBasedStateMachine):
 
 
 TestStorm = Storm.TestCase
-TestStorm.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestStorm.settings = settings(max_examples=examples(60), stateful_step_count=50, deadline=None)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tools.turns import some
 
 from edl.data.reader import Columns, take
 from edl.model_zoo.check import check_definition
@@ -10,11 +11,14 @@ from edl.model_zoo.spec import load_definition
 
 @pytest.mark.parametrize(
     ("name", "data", "epochs", "batch", "gates"),
-    [
-        ("iris", "iris", 40, 16, {"accuracy": 0.93}),
-        ("mnist_cnn", "digits", 20, 32, {"accuracy": 0.98}),
-        ("census_wide_deep", "census", 1, 128, {"auc": 0.90, "accuracy": 0.845}),
-    ],
+    some(
+        [
+            pytest.param("iris", "iris", 40, 16, {"accuracy": 0.93}),
+            pytest.param("mnist_cnn", "digits", 20, 32, {"accuracy": 0.98}),
+            pytest.param("census_wide_deep", "census", 1, 128, {"auc": 0.90, "accuracy": 0.845}),
+        ],
+        parts=3,
+    ),
 )
 def test_definition_reaches_its_gate(name, data, epochs, batch, gates, train, dataset):
     reached = train(load_definition(name), *dataset(data), epochs, batch)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
+from tools.turns import examples
 
 from edl.common.errors import EdlError
 from edl.nn import AUC, Accuracy, LogLoss
@@ -44,7 +45,7 @@ def exact(scores: np.ndarray, labels: np.ndarray) -> float:
     return float(roc_auc_score(labels, np.unique(scores, return_inverse=True)[1]))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(KINDS), st.integers(2, 3000), st.integers(0, 2**32 - 1), st.data())
 def test_it_is_scikit_learns_over_any_workers(kind, size, seed, data):
     scores, labels = drawn(kind, size, seed)
@@ -61,7 +62,7 @@ def test_it_is_scikit_learns_over_any_workers(kind, size, seed, data):
     assert {"auc"} == set(found)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(KINDS), st.integers(2, 1500), st.integers(0, 2**32 - 1), st.data())
 def test_bins_are_the_same_whoever_counts_and_the_error_is_within_its_bound(kind, size, seed, data):
     """Broken once: a part is not brought to the others' bins."""

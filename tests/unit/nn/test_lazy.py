@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from tools.turns import in_turn
 
 import edl.nn
 
@@ -26,12 +27,14 @@ def test_spec_of_the_zoo_comes_without_torch():
     assert _runs("import sys, edl.model_zoo.spec; print('torch' in sys.modules)") == "False"
 
 
+@in_turn(0)
 def test_embedding_imports_torch_at_first_use():
     code = "import sys, edl.nn; edl.nn.Embedding; print('torch' in sys.modules)"
 
     assert _runs(code) == "True"
 
 
+@in_turn(1)
 def test_check_of_a_definition_comes_without_the_compiler_of_torch():
     """A job's start would wait for it. Broken once: the check makes an optimizer of torch."""
     code = (

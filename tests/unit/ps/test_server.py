@@ -15,6 +15,7 @@ import urllib.request
 import grpc
 import numpy as np
 import pytest
+from tools.turns import in_turn
 
 from edl.common import paths, rpc
 from edl.common.errors import CheckpointError, Unreachable
@@ -89,6 +90,7 @@ def launch():
         server.stop(0)
 
 
+@in_turn(0)
 def test_a_server_registers_serves_counts_and_drains_with_0(launch):
     master, _, process, hello = launch(use_async=True, checkpoint_steps=2)
     client = PsClient([hello.address], token="secret", spec=SPEC)
@@ -152,6 +154,7 @@ def test_a_version_that_the_master_waits_for_is_told_at_once(monkeypatch):
     assert [0] == ends
 
 
+@in_turn(1)
 def test_a_master_that_drains_ends_a_server_with_0(launch):
     master, _, process, _ = launch()
 
@@ -160,6 +163,7 @@ def test_a_master_that_drains_ends_a_server_with_0(launch):
     assert 0 == process.wait(300)
 
 
+@in_turn(0)
 def test_a_fenced_server_ends_with_1(launch):
     master, _, process, _ = launch()
 
@@ -169,6 +173,7 @@ def test_a_fenced_server_ends_with_1(launch):
     assert "declared this server lost" in process.stderr.read()
 
 
+@in_turn(2)
 def test_a_server_without_a_master_ends_with_1_and_one_line(launch):
     master, server, process, _ = launch(master_timeout_s=1.0)
     master.beats.get(timeout=300)
@@ -188,6 +193,7 @@ def test_a_checkpoint_that_cannot_be_read_ends_a_server_with_1(launch, tmp_path)
     assert "there is no complete checkpoint in" in process.stderr.read()
 
 
+@in_turn(1)
 def test_a_killed_server_is_replaced_by_one_that_has_what_was_safe(launch, tmp_path):
     """The replacement has at least what was told as coverage, its ledger too; the user is told."""
     job = {"job_dir": tmp_path, "use_async": True, "snapshot_s": 0.05}
@@ -237,6 +243,7 @@ def test_a_server_that_cannot_be_recovered_says_so_and_ends_with_1(launch, tmp_p
     assert "start the job again from a checkpoint" in errors
 
 
+@in_turn(2)
 def test_a_replacement_without_any_snapshot_begins_as_the_job_did(launch, tmp_path):
     master, *_ = launch("--recover", "ps-0-1:0", incarnation="ps-0-2", job_dir=tmp_path)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tools.turns import in_turn
 
 from edl.common.errors import EdlError
 from edl.runtime.base import Exit, Replica
@@ -249,6 +250,7 @@ def test_a_start_without_a_pid_is_reported_as_ended(processes):
     assert Exit(Replica("worker", 0, "never"), -signal.SIGKILL, unknown=True) == processes.exit()
 
 
+@in_turn(0)
 def test_detach_leaves_all_alive(processes):
     runtime, replica = processes.start("ready(); signal.pause()", wait=True)
 

@@ -5,6 +5,7 @@ import signal
 import sys
 
 import pytest
+from tools.turns import in_turn
 
 from edl.common.errors import JobError
 from edl.runtime.nursery import Nursery
@@ -38,6 +39,7 @@ def test_a_forked_replica_has_its_own_arguments_environment_session_and_log(nurs
     assert (tmp_path / "replica.log").read_text() == "['replica', '7'] red True\n"
 
 
+@in_turn(0)
 def test_a_killed_replica_is_reported_by_its_signal_while_others_run(nursery, tmp_path):
     children = [nursery.start(["r", "sleep"], env(), tmp_path / f"{i}.log") for i in range(2)]
     os.kill(children[0].pid, signal.SIGKILL)
@@ -56,6 +58,7 @@ def test_replicas_outlive_a_killed_nursery_and_their_end_is_still_noticed(nurser
     assert child.wait(300) == -signal.SIGKILL
 
 
+@in_turn(2)
 def test_whoever_waits_for_slow_imports_says_so_and_ends_with_their_stack(tmp_path):
     slow = "from edl.common.process import show_stacks; show_stacks(); import time; time.sleep(60)"
     log = tmp_path / "nursery.log"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tools.kueue import evict, holds, true
 from tools.kueue_world import LABEL, World, pieces, queued, replicas, uids
 from tools.scheduled import NOW, node
+from tools.turns import examples
 
 from edl.k8s import job as edljobs
 from edl.k8s import names
@@ -309,7 +310,7 @@ def test_why_kueue_evicted_is_told_and_what_of_its_settings_would_do_it_again():
     assert "waitForPodsReady is on" in world.seen().ignored["a"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_no_quota_is_gone_beyond_and_nothing_is_left_wherever_the_scheduler_ends(data):
     chosen = random.Random(data.draw(st.integers(0, 2**32)))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tools.plans import Speed, broken, held
+from tools.turns import examples
 
 from edl.scheduler.cluster import Node, Resources
 from edl.scheduler.jobs import Job, Quota
@@ -59,7 +60,7 @@ def made_quotas(dice: random.Random) -> tuple[Quota, ...]:
     return tuple(dice.sample(quotas, dice.choice([0, 0, 1, 2, 4])))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(seed=st.integers(0, 2**32), objective=st.sampled_from(OBJECTIVES))
 def test_no_plan_breaks_a_limit(seed: int, objective: str) -> None:
     dice = random.Random(seed)
@@ -93,7 +94,7 @@ def test_no_plan_breaks_a_limit(seed: int, objective: str) -> None:
             machines = [*machines, Node(f"m{number}", Resources(4, 0, 4), dice.choice(["", "a"]))]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**32), objective=st.sampled_from(OBJECTIVES))
 @example(seed=3614, objective="finish")  # workers ask for no cores, and a server does
 def test_whoever_waits_is_served_within_its_bound(seed: int, objective: str) -> None:
@@ -119,7 +120,7 @@ def test_whoever_waits_is_served_within_its_bound(seed: int, objective: str) -> 
         assert max(waited_s.values()) <= bound_s, plan
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32), objective=st.sampled_from(OBJECTIVES))
 def test_nobody_has_more_than_its_minimum_while_another_waits_too_long(
     seed: int, objective: str

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tools.plans import Speed, broken, held, nodes
+from tools.turns import in_turn
 
 from edl.scheduler.cluster import Node, Resources
 from edl.scheduler.jobs import Job
@@ -52,6 +53,7 @@ def calls_of_a_plan(policy: Policy, jobs: list[Job], machines: list[Node]) -> in
     return calls
 
 
+@in_turn(0)
 @pytest.mark.parametrize("objective", ["finish", "goodput"])
 def test_one_kind_of_nodes_is_planned_in_a_tenth_of_a_second(objective: str) -> None:
     policy, machines = make_policy(objective), nodes(64)
@@ -59,6 +61,7 @@ def test_one_kind_of_nodes_is_planned_in_a_tenth_of_a_second(objective: str) -> 
     assert calls_of_a_plan(policy, made_jobs(policy, machines), machines) <= 400_000
 
 
+@in_turn(1)
 def test_two_kinds_of_nodes_are_little_more_beside_the_solvers_time_limit() -> None:
     policy = make_policy("finish", time_limit_s=1.0)
     machines = [*nodes(32, kind="a"), *nodes(32, kind="b")]

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from benchmarks.spot import ON_DEMAND, RECORDS, SPOT, Greedy, Ours, UniformProgress, one, play
 from edl.scheduler.simulator.weather import AVAILABILITIES, Weather
@@ -22,7 +23,7 @@ def skies(draw, ticks):
     return np.repeat(shares, length, axis=0)[:ticks]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     data=st.data(),
     workers=st.sampled_from([1, 2, 5, 8]),

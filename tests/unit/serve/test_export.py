@@ -10,6 +10,7 @@ import safetensors.numpy
 import torch
 from tools.jobs import ZOO
 from tools.trained import records_of, train
+from tools.turns import in_turn
 
 import edl
 from edl.common import storage
@@ -103,6 +104,7 @@ def test_a_batch_may_have_any_size(ranker, form):
         assert (count,) == found.shape
 
 
+@in_turn(0)
 def test_a_program_with_its_tables_inside_answers_as_the_job_of_known_ids(ranker):
     """Broken once: an unknown id gets the row of its neighbour."""
     model = edl.load(ranker.trained.checkpoint)
@@ -131,6 +133,7 @@ def test_a_program_with_its_tables_inside_answers_as_the_job_of_known_ids(ranker
     assert any("has zeros" in note for note in ranker.manifest["notes"])
 
 
+@in_turn(2)
 @pytest.mark.parametrize("rows_dtype", ["float16", "int8"])
 def test_rows_of_fewer_bits_are_as_far_off_as_is_told(ranker, tmp_path, rows_dtype):
     """Broken once: outputs are compared with those of the model with the same near rows."""
@@ -343,6 +346,7 @@ def test_an_export_goes_to_a_url_and_is_served_from_there(ranker, tmp_path, monk
         export(ranker.trained.checkpoint, url, ranker.wish())
 
 
+@in_turn(1)
 def test_without_onnx_it_says_what_to_install(deepfm, tmp_path, monkeypatch):
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"--to onnx needs onnx: run `pip install '.\[export\]'`"):
@@ -376,6 +380,7 @@ def test_a_request_without_a_column_is_refused(ranker):
         served.infer({"record": np.arange(2)})
 
 
+@in_turn(1)
 def test_a_form_that_is_not_there_is_named(ranker, tmp_path):
     out = tmp_path / "out"
     export(ranker.trained.checkpoint, out, Wish(("rows",)))

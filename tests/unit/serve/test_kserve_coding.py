@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tools.turns import examples
 
 from edl.distill.kserve.tensors import DTYPES
 from edl.proto import kserve_pb2 as pb
@@ -171,7 +172,7 @@ INPUTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     told=st.fixed_dictionaries({"inputs": st.lists(INPUTS, max_size=3)}, optional={"outputs": JSON})
     | JSON,
@@ -190,7 +191,7 @@ def test_whatever_comes_over_http_is_a_question_or_a_refusal(told, raw, header):
         assert {question.rows} == {len(array) for array in question.inputs.values()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.binary(max_size=60), st.lists(st.binary(max_size=9), max_size=3))
 def test_whatever_comes_over_grpc_is_a_question_or_a_refusal(noise, raw):
     message = pb.InferRequest(raw_input_contents=raw)

@@ -16,6 +16,7 @@ import torch
 from tools.servers import empty, write_checkpoint
 from tools.stores import world
 from tools.trained import KNOWN, SEED, features_of, predicted, train
+from tools.turns import in_turn
 from torch import nn
 
 import edl
@@ -416,6 +417,7 @@ def test_a_device_that_is_not_there_is_named(trained):
         edl.load(trained.checkpoint, device="a toaster")
 
 
+@in_turn(2)
 def test_import_of_edl_imports_nothing_heavy():
     heavy = "sorted({'torch', 'numpy', 'click'} & set(sys.modules))"
     code = f"import sys, edl; print({heavy}); edl.load, edl.rows; print('torch' in sys.modules)"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tools import leaks
+from tools.turns import in_turn
 
 TESTS = Path(__file__).parents[2]
 KINDS = ("thread", "process", "orphan", "descriptor", "shared_memory")
@@ -89,6 +90,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return dict(said)
 
 
+@in_turn(2)
 def test_only_tests_that_leave_something_behind_fail(told):
     assert set(KINDS) == set(told)
 

@@ -38,8 +38,10 @@ def test_error():
     if first("error"):
         raise ValueError("Address already in use, says a test")
 """
+from tools.turns import in_turn
 
 
+@in_turn(0)
 def test_an_assertion_is_never_tried_again_and_a_port_that_was_taken_is(tmp_path):
     (tmp_path / "test_some.py").write_text(TESTS)
     options = [

@@ -16,6 +16,7 @@ from tools import leaks, warm_nursery
 COMMAND = (sys.executable, "-m", "edl.worker", "--nursery", "ps")
 PIPE = subprocess.PIPE
 FAR_S = 120.0
+from tools.turns import in_turn
 
 
 @pytest.fixture
@@ -70,6 +71,7 @@ def test_a_fork_is_killed_with_the_process_that_it_stands_for(warm):
         assert b"" == asked.stdout.read()  # nobody has the other end any more
 
 
+@in_turn(1)
 @pytest.mark.parametrize("elsewhere", [["env", "OMP_NUM_THREADS=2"], ["unshare", "--mount"]])
 def test_whoever_is_elsewhere_imports_for_himself(warm, elsewhere):
     """Broken once: without namespaces, a job in a mount of its own wrote beside it."""

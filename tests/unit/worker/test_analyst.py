@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tools.turns import in_turn
 
 from edl.common.errors import DataError, Fenced
 from edl.common.settings import ANALYZE, JobSettings
@@ -175,6 +176,7 @@ def test_the_check_before_the_start_counts_the_records(folder):
     assert {"training": [[source, RECORDS]], "shard": 256} == described
 
 
+@in_turn(1)
 def test_its_process_never_imports_torch():
     code = (
         "import sys, edl.worker.__main__ as worker\n"

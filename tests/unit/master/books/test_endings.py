@@ -8,6 +8,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.master.books.endings import beyond_chance
 from edl.master.books.plan import Kind, Plan
@@ -95,7 +96,7 @@ class Job:
         return {record for each in self.queue.quarantined for record in each.records}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.floats(0.0, 0.8), st.integers(0, 2**32), st.sampled_from([Kind.TRAIN, Kind.PREDICT]))
 def test_no_storm_of_kills_quarantines_a_record(storm, seed, kind):
     if kind == Kind.PREDICT:
@@ -110,7 +111,7 @@ def test_no_storm_of_kills_quarantines_a_record(storm, seed, kind):
         assert [1] * RECORDS == job.counts
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.sets(st.integers(MINIBATCH, RECORDS - 1), min_size=1, max_size=2),
     st.booleans(),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.common.errors import UsageError
 from edl.common.order import TaskOrder
@@ -68,7 +69,7 @@ def order_of_many(request, monkeypatch):
     seed=st.integers(0, 5),
     first_id=st.sampled_from([1, 1000]),
 )
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_computed_is_what_is_found_by_walking(
     sources, minibatch, of_task, epochs, steps, pushes, overlap, shuffle, seed, first_id
 ):

@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tools.stores import clear_memory
+from tools.turns import examples, in_turn
 
 from edl.common import files
 from edl.common.errors import CheckpointError, EdlError, UsageError
@@ -355,7 +356,7 @@ class Lives(RuleBasedStateMachine):
         assert ({0: self.applied} if self.applied else {}) == applied
 
 
-Lives.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+Lives.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 TestLives = Lives.TestCase
 
 
@@ -463,6 +464,7 @@ def assert_found(folder, states, number, *named):
     assert all(name in notes for name in named), (named, notes)
 
 
+@in_turn(1)
 def test_a_link_that_is_torn_at_any_byte_is_passed_over(two_chains):
     folder, states = two_chains
     name = link_name(6)
@@ -480,6 +482,7 @@ def test_a_link_that_is_torn_at_any_byte_is_passed_over(two_chains):
     assert_found(folder, states, 5, name)
 
 
+@in_turn(2)
 def test_a_link_with_any_bit_turned_over_is_passed_over(two_chains):
     folder, _ = two_chains
     name = link_name(6)

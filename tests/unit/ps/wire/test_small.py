@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
+from tools.turns import examples
 from tools.waiting import FAR_S, until
 
 from edl.common.errors import EdlError
@@ -204,7 +205,7 @@ mostly_known = st.lists(st.sampled_from(KNOWN.tolist()), max_size=60) | ids_list
 names = st.sampled_from(["t", "half", "long name", "none", "T", ""])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(st.tuples(names, mostly_known), max_size=4),
        st.sampled_from([0, 1, 2, 3, 4, 9]), st.sampled_from([0, 1, 2]),
        st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1]), st.data())  # fmt: skip
