@@ -232,7 +232,7 @@ def _leave_result(master: Master, job_dir: Path, scalars: Scalars, history: Hist
 
 
 def _listen(master: Master, token: str, port: int, job_dir: Path) -> rpc.AsyncServer:
-    """Serve at `port`; 0: where the master before did, so that nobody has to look, else anywhere."""
+    """Serve at `port`; 0: where the master before did, if it may be, so that nobody has to look."""
 
     def register(server: Any) -> None:
         master_pb2_grpc.add_MasterServicer_to_server(MasterServicer(master), server)
