@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tools.turns import in_turn
 from torch import nn
 from torch.nn import functional
 
@@ -91,7 +90,6 @@ def found(tmp_path_factory):
     }
 
 
-@in_turn(1)
 @pytest.mark.parametrize("case", CASES)
 def test_members_come_to_what_one_process_comes_to(found, case):
     _, optimizer, most = case
