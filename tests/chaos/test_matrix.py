@@ -1,13 +1,14 @@
 """A few cells of the fault matrix, other ones for each commit; all of them: `edl chaos matrix`."""
 
 import pytest
-from tools.turns import TURN, turn
+from tools.turns import TURN, in_turn, turn
 
 from edl.chaos import matrix
 
 CELLS = 2
 
 
+@in_turn(1, 2)
 @pytest.mark.timeout(600)
 def test_some_cells_of_the_matrix_lose_and_double_nothing(tmp_path):
     print(f"{TURN}={turn()}")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tools import jobs, stage
+from tools.turns import in_turn
 
 from edl.chaos import cell
 from edl.jobs.local import LocalJob
@@ -28,6 +29,7 @@ def home(tmp_path):
     stage.kill_jobs(tmp_path / "home")
 
 
+@in_turn(0, 2)
 def test_a_job_of_ones_own_survives_the_faults_that_are_asked_for(home, tmp_path):
     records, gate = 4096, tmp_path / "gate"
     gate.touch()

@@ -321,6 +321,7 @@ def test_a13_a_job_goes_on_from_a_checkpoint_with_other_servers_to_the_very_same
     assert pytest.approx(theirs, rel=1e-5) == ours
 
 
+@in_turn(1)
 def test_a15_evaluate_gives_the_metric_that_training_ended_with_on_fewer_servers(trained, tmp_path):
     """Broken once: servers do not read checkpoint_dir_for_init."""
     arguments = ["--model_def", "scores", "--model_zoo", ZOO, "--job_name", "evaluation"]
@@ -337,6 +338,7 @@ def test_a15_evaluate_gives_the_metric_that_training_ended_with_on_fewer_servers
     assert "mse" in told.stdout
 
 
+@in_turn(2)
 def test_a15_predict_writes_outputs_in_record_order_of_unseen_records_too(trained, tmp_path):
     """Broken once: DefinitionTasks.predicted names its parts without leading zeros."""
     unseen = 40

@@ -61,6 +61,7 @@ def test_an_elastic_run_ends_as_the_fixed_one(tmp_path, fixed):
     np.testing.assert_allclose(values(job), fixed, rtol=0, atol=2e-5)
 
 
+@in_turn(2)
 def test_a_step_that_some_have_applied_is_not_applied_again(tmp_path):
     """One member dies after the all-reduce, before it applies the step; another has applied it."""
     struck = []
@@ -85,6 +86,7 @@ def test_a_step_that_some_have_applied_is_not_applied_again(tmp_path):
     assert dense(job.checkpoint(), "steps") == RECORDS // MINIBATCH
 
 
+@in_turn(1)
 def test_the_master_is_killed_and_a_member_while_it_is_away(tmp_path):
     """Broken once: the new master's orders had numbers that members knew; no cut was taken."""
     with job_of(tmp_path / "job", "tally", delay_s=0.02, snapshot_s=0.2) as job:

@@ -67,7 +67,7 @@ def done(job, part):
     )
 
 
-@pytest.mark.parametrize("server", some(s3.both()))
+@pytest.mark.parametrize("server", some(s3.both(), parts=3))
 def test_a_job_whose_state_is_in_a_bucket_survives_kills_and_is_gone_on_with(
     server, tmp_path, monkeypatch
 ):

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tools.jobs import WAIT_S, counting_job
+from tools.turns import in_turn
 
 from edl.common import storage
 from edl.dashboard import changes
@@ -82,6 +83,7 @@ def lives(snapshot, role="worker"):
     return sorted((life["index"], life["end"]) for life in found)
 
 
+@in_turn(2)
 def test_a_job_is_watched_while_a_worker_is_killed_and_shown_from_its_folder_afterwards(tmp_path):
     folder = tmp_path / "jobs" / "it"
     folder.mkdir(parents=True)

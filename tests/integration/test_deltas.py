@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from tools.jobs import counting_job, send
 from tools.redis_server import SERVER, redis_server
+from tools.turns import in_turn
 
 from edl.chaos import followed
 from edl.chaos.cell import DEFINITION
@@ -70,6 +71,7 @@ class Seen:
                 raise AssertionError(f"{[state.number for state in self.states]}, {self.told}")
 
 
+@in_turn(1)
 def test_a_follower_has_cut_after_cut_while_servers_and_the_master_are_killed(tmp_path):
     seen = Seen()
     with (

@@ -9,6 +9,7 @@ import time
 import pytest
 from tools.jobs import ZOO, Job, send, write_records
 from tools.stage import Stage, counts, each, edl, kill_jobs, owner
+from tools.turns import in_turn
 
 from edl.jobs.local import LocalJob
 
@@ -54,6 +55,7 @@ def test_a_drained_worker_hands_back_where_it_stands_and_nothing_is_computed_twi
     assert each(128) == counts(job)
 
 
+@in_turn(1)
 def test_workers_are_scaled_up_and_down_from_the_command_line(tmp_path):
     """Broken once: Replicas.scale forgets to mark the slots that must leave."""
     stage = Stage(tmp_path, 20)
@@ -99,6 +101,7 @@ def test_workers_are_scaled_up_and_down_from_the_command_line(tmp_path):
     assert each(256) == counts(job)
 
 
+@in_turn(0)
 def test_an_evaluation_while_training_reads_one_state_of_all_servers(tmp_path):
     """Broken once: PsTrainer.outputs pulls the present instead of the cut."""
     job = Job(
@@ -176,6 +179,7 @@ def test_versions_and_records_are_exactly_those_that_were_asked_for(
     assert {whole, whole + bool(rest)} == {counted.get(record, 0) for record in range(160)}
 
 
+@in_turn(2)
 def test_the_same_seed_means_the_same_minibatches_whatever_the_number_of_workers(tmp_path):
     """Broken once: TaskStream.read adds the process's pid to the seed."""
     found = {}

@@ -68,7 +68,7 @@ def test_snapshots_that_find_no_room_are_told_of_and_training_goes_on(tmp_path, 
     assert_exact(checkpoints, RECORDS, 1)
 
 
-@in_turn(0)
+@in_turn(3, 6)
 def test_a_last_checkpoint_that_finds_no_room_is_one_clear_error_and_loses_nothing(tmp_path, full):
     folder, inside = full
 

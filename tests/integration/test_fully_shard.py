@@ -9,6 +9,7 @@ import pytest
 from safetensors.torch import load_file
 from tools.groups import MINIBATCH, RECORDS, counts, job_of, scale, stopped_in_order, values
 from tools.jobs import WAIT_S, send, write_records
+from tools.turns import in_turn
 
 from edl.chaos.controller import CONTINUE, OFF, Controller
 
@@ -19,6 +20,7 @@ def sharded(folder, *more, **settings):
     return job_of(folder, *more, **{"fully_shard": True, "num_workers": 3, **settings})
 
 
+@in_turn(2)
 def test_a_sharded_elastic_run_ends_as_the_fixed_one(tmp_path):
     """2 -> 3 -> 2 members; one is killed as it computes, the first of the group after a vote."""
     with job_of(tmp_path / "fixed", num_workers=1, delay_s=0.0) as job:
@@ -62,6 +64,7 @@ def test_a_sharded_elastic_run_ends_as_the_fixed_one(tmp_path):
     assert {(57, 40), (40, 57), (47, 20), (30, 47), (20, 30)} >= sizes >= {(47, 20)}
 
 
+@in_turn(0)
 def test_two_of_three_are_killed_at_once(tmp_path):
     """No mirror is left of one part: all begin from the newest snapshot, the books too."""
     with sharded(tmp_path / "job", "tally", delay_s=0.02, snapshot_s=0.3) as job:
@@ -104,6 +107,7 @@ def test_two_leave_at_once_and_one_goes_on(tmp_path):
     assert not [text for text in told if "computed again" in text], told
 
 
+@in_turn(1)
 def test_evaluations_and_the_export_see_the_whole_model(tmp_path):
     data = str(write_records(tmp_path / "records.npz", RECORDS))
     with sharded(

@@ -126,6 +126,7 @@ def test_a_run_is_stopped_and_goes_on_with_others(tmp_path):
     assert_exact(job)
 
 
+@in_turn(2)
 def test_servers_alone_go_on_with_it_and_it_goes_on_with_theirs(tmp_path):
     """A checkpoint is one of any strategy: hybrid, then ps, then hybrid."""
     resume, seen = "", []

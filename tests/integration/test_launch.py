@@ -37,7 +37,7 @@ def launched(tmp_path: Path):
         each.__exit__()
 
 
-@in_turn(0)
+@in_turn(4, 6)
 def test_every_record_counts_once_whoever_joins_or_is_killed(launched):
     job = launched("--nodes", "1:2", "--local_nodes", "1").start()
     alone = job.counting(round=1, world=1)

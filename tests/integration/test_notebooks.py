@@ -99,7 +99,7 @@ def runner(client: Any) -> Callable[[str], str]:
     return run
 
 
-@pytest.mark.parametrize("name", some(notebooks.NAMES, 3))
+@pytest.mark.parametrize("name", some(notebooks.NAMES, 5))
 def test_a_notebook_runs_in_an_empty_folder_and_leaves_nothing_there(
     name: str, tmp_path: Path
 ) -> None:

@@ -83,7 +83,7 @@ def books_of(command):
     return storage.load(words[3])
 
 
-@in_turn(0)
+@in_turn(5, 6)
 @pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.slow)])
 def test_job_that_is_stopped_twice_applies_each_record_once_an_epoch(tmp_path, home, mode):
     """Broken once: open_queue forgets the positions, or Master._stopping takes no checkpoint."""

@@ -14,6 +14,7 @@ import pytest
 import torch
 from tools.serving import FAR_S, Process
 from tools.trained import KNOWN, records_of, train
+from tools.turns import in_turn
 
 import edl
 from edl.common.identity import Identity
@@ -65,6 +66,7 @@ def shown(folder, steps):
     return folder / "checkpoints" / name
 
 
+@in_turn(2)
 def test_a_served_checkpoint_answers_to_the_bit_and_is_swapped_under_load(place):
     """Broken once: (1) a batch's rows are given to its requests in another order; (2) `install`
     closes what is held."""

@@ -6,6 +6,7 @@ import numpy as np
 from tools.jobs import NO_RESTARTS, Job, write_records
 from tools.servers import dense
 from tools.stage import counts, each
+from tools.turns import in_turn
 
 RECORDS, MINIBATCH = 128, 16
 SPAN = set(range(64, 80))  # the minibatch of record 70
@@ -35,6 +36,7 @@ def told(job, text):
     return at[0]
 
 
+@in_turn(1)
 def test_a_worker_that_keeps_the_gil_for_three_leases_is_left_alone_and_trains_on(tmp_path):
     """Broken once: without the keeper it is lost after a lease and killed after three, for ever."""
     job = stuck(tmp_path, "gil", lease_s=2.0, hang_s=60.0)
@@ -57,6 +59,7 @@ def test_a_definition_that_hangs_in_import_is_named_with_its_stack_and_ends_the_
     assert "stuck.py" in (job.folder / "logs" / "describe.log").read_text()
 
 
+@in_turn(0)
 def test_a_minibatch_whose_worker_always_exits_with_0_is_quarantined_and_all_else_is_applied(
     tmp_path,
 ):

@@ -10,6 +10,7 @@ import pytest
 from tools.jobs import NO_RESTARTS
 from tools.kserve import Spec, StandIn
 from tools.pupils import MINIBATCH, books, must_be_taught, scale_teachers, taught_job
+from tools.turns import in_turn
 
 
 def taught(at_least):
@@ -135,6 +136,7 @@ def test_a_foreign_server_whose_model_takes_something_else(tmp_path):
     assert [] == result["quarantined"]
 
 
+@in_turn(1)
 def test_teachers_come_by_need_and_leave_by_word(tmp_path):
     """None at first: who waits brings one; then somebody says how many, and the need is silent.
 

@@ -79,7 +79,8 @@ def check(kind: str, folder: Path, told: int, killed: int, *example: str) -> Non
         [
             pytest.param("bert", "trainer_bert.py --sentences 1500 --epochs 3 --output", 72),
             pytest.param("digits", "lightning_digits.py --epochs 4", 96),
-        ]
+        ],
+        parts=4,
     ),
     ids=KINDS,
 )

@@ -6,6 +6,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tools.jobs import Job, write_records
+from tools.turns import in_turn
 
 from edl.common import report
 
@@ -23,6 +24,7 @@ def healthy(address):
     return reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
+@in_turn(2)
 def test_a_running_job_is_visible_to_people_probes_and_tensorboard(tmp_path):
     data = str(write_records(tmp_path / "records.npz", 2000))
     with Job(
