@@ -6,6 +6,7 @@ import pytest
 from tools.kube_api import Object
 from tools.kube_objects import IMAGE, phase
 from tools.servers import assert_exact
+from tools.turns import in_turn
 
 from edl.common import storage
 from edl.k8s.api import Api
@@ -31,6 +32,7 @@ def beside(name: str, **more: str) -> Object:
     return {"name": name, "image": IMAGE, "command": command, "securityContext": restricted, **more}
 
 
+@in_turn(0, 2)
 def test_a_job_ends_and_leaves_nothing_whatever_its_pods_hold_besides(
     cluster, namespace, controller, folder, monkeypatch
 ):

@@ -13,6 +13,7 @@ from tools.kube_api import Object, path_of
 from tools.kube_jobs import counting
 from tools.kube_objects import IMAGE, phase, volumes
 from tools.servers import assert_exact
+from tools.turns import in_turn
 
 from edl.common import report, storage
 
@@ -125,6 +126,7 @@ def test_a_bad_spec_is_told_to_whoever_looks_and_mended(namespace, controller, f
     assert "--minibatch_size (spec.settings.minibatch_size) takes a whole number" in told
 
 
+@in_turn(0, 2)
 def test_pods_that_are_forbidden_or_have_no_place_wait_for_whoever_mends_it(
     namespace, controller, folder
 ):

@@ -16,6 +16,7 @@ from tools.kueue_itself import admission_check, cluster_queue, flavor, local_que
 from tools.kueue_lockstep import Itself, Played, play
 from tools.kueue_world import queued
 from tools.servers import assert_exact
+from tools.turns import in_turn
 
 from edl.scheduler.workloads import QUEUE_LABEL
 
@@ -24,6 +25,7 @@ NOWHERE = {"image": "edl:unheard-of"}  # only the master's pod has another image
 SPOT = {"key": "spot", "value": "true", "effect": "NoSchedule"}
 
 
+@in_turn(0, 2)
 def test_kueue_takes_pieces_first_then_all_and_gives_it_back_and_the_job_is_exact(
     namespace, kueue, said, folder
 ):
@@ -156,6 +158,7 @@ def test_the_stand_in_of_the_other_tests_does_as_kueue_itself(namespace, kueue):
     assert itself.workloads == {}
 
 
+@in_turn(1, 2)
 def test_a_job_waits_for_admission_checks_and_each_piece_for_its_own(
     namespace, kueue, said, folder
 ):
@@ -334,6 +337,7 @@ def test_a_job_that_kueue_evicts_for_pods_that_are_not_ready_is_held_after_three
     assert "leave waitForPodsReady out of Kueue's configuration" in held["message"]
 
 
+@in_turn(1, 2)
 def test_kueues_own_integrations_hold_pods_which_is_told_and_its_configuration_lets_them_go(
     namespace, kueue, said, folder
 ):

@@ -9,6 +9,7 @@ import pytest
 from tools.jobs import write_records
 from tools.kube_api import ApiError, path_of
 from tools.kube_objects import IMAGE, volumes
+from tools.turns import in_turn
 
 PODS = {"hostPID": True, "hostIPC": True, "hostNetwork": True, "nodeName": "node0"}
 PODS |= {"serviceAccountName": "edl-controller", "automountServiceAccountToken": True}
@@ -157,6 +158,7 @@ def test_who_may_only_create_edljobs_gets_no_more_by_one(anna, namespace, folder
     assert forbidden.value.code == 403
 
 
+@in_turn(1, 2)
 def test_a_users_code_meets_no_token_and_leaves_at_once(anna, namespace, folder):
     """Check, train and suspend a definition; then change the job to one that is not allowed.
 
