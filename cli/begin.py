@@ -6,6 +6,7 @@ Whoever starts jobs comes by here: the command line, and `edl.train` in Python (
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -111,6 +112,7 @@ def begin_here(
     from ..jobs.start import go_on, start
 
     if before is not None:
+        _check_data(before.folder, settings)
         return go_on(before)
 
     def put(folder: Path) -> JobSettings:
@@ -118,6 +120,30 @@ def begin_here(
         return made if init is None else begin_with(made, init, folder)
 
     return start(settings, prepare=put)
+
+
+def _check_data(folder: Path, settings: JobSettings) -> None:
+    """Compare a standing job's data with what was counted. Raises UsageError, DataError."""
+    from ..common.contents import compared
+    from ..data.content import contents
+    from ..data.files import forget_seen
+
+    try:
+        described = json.loads((folder / "describe.json").read_bytes())
+        before = [(str(name), str(what), str(when)) for name, what, when in described["contents"]]
+    except (OSError, ValueError, TypeError, KeyError):  # of an earlier version, or not so far
+        return
+    format = settings.data_reader_params.get("format")
+    now = contents(settings.training_data, format, [source for source, _, _ in before])
+    for note in compared(
+        before,
+        now,
+        "the job has counted its records",
+        "Put back what was there. Or go on with a checkpoint of the job (`edl train --resume "
+        "CHECKPOINT --allow_changed_data`), if you mean it.",
+    ):
+        click.echo(note, err=True)
+    forget_seen(folder)
 
 
 def wishes_given(flags: dict[str, Any]) -> Wishes | None:

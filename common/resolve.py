@@ -146,7 +146,7 @@ def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
             f"{said}: {directory} does not say with which settings it was written: give all of "
             "them, and --checkpoint_dir_for_init instead."
         )
-    rows = {knob.name for knob in knobs()} - {"checkpoint_dir_for_init"}
+    rows = {knob.name for knob in knobs()} - {"checkpoint_dir_for_init", "allow_changed_data"}
     kept = {name: value for name, value in before.items() if name in rows}
     folder = directory.parent
     if writer := _writer(folder) or (folder.name == "best" and _writer(folder.parent)):

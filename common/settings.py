@@ -340,6 +340,13 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
         path=True,
         of=("train",),
     )
+    allow_changed_data: bool = knob(
+        False,
+        "With --resume: go on though the data does not hold what it held when the checkpoint was "
+        "written. Its positions are taken for those of the records that lie there now.",
+        "Checkpoints",
+        of=("train",),
+    )
     evaluation_steps: int = knob(
         0,
         "Evaluate every so many versions; 0: at the end of each epoch.",

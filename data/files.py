@@ -186,6 +186,12 @@ def _compare_in_job(file: DataFile, seen: list[Any]) -> None:
             raise _changed(file, before, told, remedy) from None
 
 
+def forget_seen(job_dir: Path) -> None:
+    """Let a job's processes take its files as they are now: the data has been compared."""
+    for path in (job_dir / "index").glob("*.seen"):
+        path.unlink(missing_ok=True)
+
+
 def _in_whole_seconds(seen: list[Any]) -> list[Any]:
     """Return it as all requests of a store tell it: some tell a time finer in a listing."""
     return [re.sub(r"\.\d+", "", each) if isinstance(each, str) else each for each in seen]

@@ -28,6 +28,14 @@ def idx_reader(files: Sequence[DataFile]) -> FileReader:
     return FileReader({file.name: partial(_Images, file) for file in images})
 
 
+def labels_of(file: DataFile) -> DataFile | None:
+    """Return the file of an images file's labels; None where there is none."""
+    path = file.path.replace("-images-idx3-", "-labels-idx1-")
+    if path == file.path or not file.fs.exists(path):
+        return None
+    return replace(file, path=path, name=file.name.replace("-images-idx3-", "-labels-idx1-"))
+
+
 class _Bytes:
     """An IDX file of unsigned bytes."""
 
@@ -65,14 +73,13 @@ class _Images:
     def __init__(self, file: DataFile) -> None:
         self._images = _Bytes(file)
         self.records: int = self._images.records
-        path = file.path.replace("-images-idx3-", "-labels-idx1-")
         self._labels = None
-        if path != file.path and file.fs.exists(path):
-            name = file.name.replace("-images-idx3-", "-labels-idx1-")
-            self._labels = _Bytes(replace(file, path=path, name=name))
+        if beside := labels_of(file):
+            self._labels = _Bytes(beside)
             if self._labels.records != self.records:
                 raise DataError(
-                    f"{file.name} has {self.records} images, {name} {self._labels.records} labels."
+                    f"{file.name} has {self.records} images, {beside.name} {self._labels.records} "
+                    "labels."
                 )
 
     def read(self, numbers: NDArray[np.int64]) -> Columns:

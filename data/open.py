@@ -100,16 +100,30 @@ def open_reader(path: str, **params: Any) -> RecordReader:
     a parameter that the format does not have; DataError for a folder without data. Nothing is read
     yet: `sources()` opens the files.
     """
-    wanted = params.pop("format", None)
-    if wanted is not None and wanted not in _MODULES:
-        raise UsageError(f"There is no format {wanted!r}; there are {', '.join(_MODULES)}.")
-    files = expand(str(path))
-    name, files = (wanted, files) if wanted else _by_suffix(path, files)
+    name, files = _found(path, params.pop("format", None))
     reader = maker(name)
     _check_params(name, reader, params)
     if name in TABLES:
         return partitioned(reader, files, params)
     return reader(files, **params)
+
+
+def files_of(path: str, format: str | None = None) -> list[DataFile]:
+    """Return the files that `open_reader` would read, labels too. Raises as it does."""
+    name, files = _found(path, format)
+    if name != "idx":
+        return files
+    from .idx import labels_of
+
+    named = {file.name: file for file in files}
+    return [*files, *(b for f in files if (b := labels_of(f)) and b.name not in named)]
+
+
+def _found(path: str, wanted: str | None) -> tuple[str, list[DataFile]]:
+    if wanted is not None and wanted not in _MODULES:
+        raise UsageError(f"There is no format {wanted!r}; there are {', '.join(_MODULES)}.")
+    files = expand(str(path))
+    return (wanted, files) if wanted else _by_suffix(path, files)
 
 
 def maker(name: str) -> Callable[..., RecordReader]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..common import paths, storage
-from ..common.errors import CheckpointError, JobError
+from ..common.contents import compared
+from ..common.errors import CheckpointError, JobError, UsageError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
@@ -31,6 +32,7 @@ _BOOKS = {
     "tasks": [(int, int, int, int, [int])],
     "untouched": [(int, int)],
     "quarantined": list,
+    "contents": [(str, str, str)],  # since 0.2
 }
 _QUARANTINE = (int, str, [int], str, int, int)  # the last two, kind and epoch, may be left out
 
@@ -118,38 +120,49 @@ def _books(
 def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQueue, str]:
     """Return the queue, and the checkpoint whose books it goes on with ("": it begins afresh).
 
-    A checkpoint of the same plan that was not at its end is gone on with, position by position;
-    any other one only gives its parameters, unless --resume forbids that (UsageError).
+    With --resume it goes on position by position, or UsageError says why it cannot. Of any other
+    checkpoint a new run has the parameters, whatever the plan.
     """
     plan = plan_of(settings, described)
     tolerance = _tolerance(settings)
-    path = settings.resume or settings.checkpoint_dir_for_init
-    if settings.command == "train" and path:
-        manifest = storage.load(path)
-        if settings.resume:
-            check_same_plan(manifest.books.get("plan", {}), plan.fingerprint())
-        # With another optimizer, which a new job may have, only the parameters are of use.
-        same = settings.resume or manifest.model.get("optimizer") == described.get("optimizer")
-        if same and manifest.books.get("plan") == plan.fingerprint():
-            queue = _checked_queue(manifest, plan, tolerance)
-            if settings.resume or not queue.plan_done:
-                log.info(
-                    "going on with checkpoint=%s records=%d", manifest.place, queue.records_done
-                )
-                return queue, str(manifest.place)
-    return TaskQueue(plan, tolerance=tolerance), ""
+    if settings.command != "train" or not settings.resume:
+        return TaskQueue(plan, tolerance=tolerance), ""
+    manifest = storage.load(settings.resume)
+    check_same_plan(manifest.books.get("plan", {}), plan.fingerprint())
+    queue = _checked_queue(manifest, plan, tolerance)
+    if not settings.allow_changed_data:
+        described.setdefault("notes", []).extend(_compare(manifest, plan))
+    log.info("going on with checkpoint=%s records=%d", manifest.place, queue.records_done)
+    return queue, str(manifest.place)
+
+
+def _compare(manifest: storage.Manifest, plan: Plan) -> list[str]:
+    """Return what to tell of data that may have changed. Raises UsageError where it has."""
+    return compared(
+        manifest.books.get("contents", ()),
+        plan.contents,
+        f"{manifest.place} was written",
+        "Give --resume the data as they were, start a new job from the checkpoint's parameters "
+        "with --checkpoint_dir_for_init, or say --allow_changed_data if you mean it.",
+    )
 
 
 def _checked_queue(manifest: storage.Manifest, plan: Plan, tolerance: int) -> TaskQueue:
     """Return the queue that goes on where the checkpoint's books end. Raises CheckpointError."""
     try:
-        must_be({"untouched": [], **manifest.books}, _BOOKS, "books")
+        must_be({"untouched": [], "contents": [], **manifest.books}, _BOOKS, "books")
         for number, row in enumerate(manifest.books["quarantined"]):
             short = isinstance(row, list) and len(row) == 4
             must_be(row, _QUARANTINE[:4] if short else _QUARANTINE, f"books.quarantined[{number}]")
         opened = manifest.books["epochs_opened"]
-        if opened > (_MOST_EPOCHS if plan.epochs is None else plan.epochs):
-            raise ValueError(f"{opened} epochs are open, of {plan.epochs}")
+        if opened > _MOST_EPOCHS:
+            raise ValueError(f"{opened} epochs are open")
+        if plan.epochs is not None and opened > plan.epochs:
+            raise UsageError(
+                f"--num_epochs {plan.epochs}: the job that wrote {manifest.place} is in its epoch "
+                f"{opened} already. Give {opened} or more, or start a new job from its parameters "
+                "with --checkpoint_dir_for_init."
+            )
         queue = queue_of(plan, manifest.books, tolerance=tolerance)
         for number, _, position, _, skips in manifest.books["tasks"]:
             size = queue.tasks[number].size
@@ -158,8 +171,8 @@ def _checked_queue(manifest: storage.Manifest, plan: Plan, tolerance: int) -> Ta
     except UNREADABLE as error:
         what = f"there is no task {error}" if isinstance(error, KeyError) else str(error)
         raise CheckpointError(
-            f"the books in {manifest.place} are damaged: {what}. Begin from its parameters "
-            f"alone: --checkpoint_dir_for_init {manifest.place} with another --seed."
+            f"the books in {manifest.place} are damaged: {what}. Go on with an older checkpoint, "
+            f"or start a new job from its parameters: --checkpoint_dir_for_init {manifest.place}."
         ) from error
     return queue
 

@@ -19,6 +19,7 @@ from ..common.errors import CheckpointError, DataError, DefinitionError, UsageEr
 from ..common.settings import JobSettings
 from ..common.storage import load as load_manifest
 from ..common.teacher_address import split_addresses
+from ..data.content import contents
 from ..data.reader import RecordReader
 from ..distill import cache
 from ..distill.kserve.link import check_addresses
@@ -114,6 +115,10 @@ def describe(settings: JobSettings, job_dir: Path) -> None:
         if not sum(source.records for source in sources):
             raise DataError(f"the {names[kind]} data has no records: check the path and the format")
         result[names[kind]] = [[source.name, source.records] for source in sources]
+        if kind == pb.TRAIN and definition.reader is None:
+            format = settings.data_reader_params.get("format")
+            found = contents(settings.training_data, format, [each.name for each in sources])
+            result["contents"] = found
     result["has"] = list(definition.optional)
     result["optimizer"] = _check_checkpoint(definition, settings)
     if settings.command == "train":

@@ -20,6 +20,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
+from ...common.contents import Content
 from ...common.errors import UsageError
 from ...common.order import TaskOrder, minibatches
 from ...common.settings import ANALYZE, JobSettings
@@ -55,6 +56,7 @@ class Plan:
     max_steps: int = 0
     pushes_per_step: int = 1
     first_id: int = 1
+    contents: tuple[Content, ...] = ()  # as far as they are known; no part of the fingerprint
 
     @property
     def tasks_per_epoch(self) -> int:
@@ -135,7 +137,7 @@ class Plan:
     def fingerprint(self) -> dict[str, Any]:
         """Return what must be equal for positions of one plan to mean the same in another."""
         values = dataclasses.asdict(self)
-        free = ["num_epochs", "first_id"]
+        free = ["num_epochs", "first_id", "contents"]
         if not self.max_steps:  # else they say which records an epoch has not
             free += ["max_steps", "overlap_epochs", "pushes_per_step"]
         for name in free:
@@ -274,8 +276,9 @@ def check_same_plan(before: dict[str, Any], now: dict[str, Any]) -> None:
         if name == "last_records":
             raise UsageError(
                 "--resume goes on record by record, but the checkpoint was taken by a version that "
-                "cut these data otherwise: start a new job from its parameters with "
-                "--checkpoint_dir_for_init."
+                "cut these data otherwise: let that version go on with it, or start a new job from "
+                "its parameters with --checkpoint_dir_for_init. A new job begins at the first "
+                "record: those that its epoch has had by now count once more."
             )
         flag = _FLAGS.get(name, name)
         if name == "sources":
@@ -292,8 +295,12 @@ def check_same_plan(before: dict[str, Any], now: dict[str, Any]) -> None:
 def _difference(old: dict[str, int], new: dict[str, int]) -> str:
     """Return the first source that is not the same, in words."""
     for source in (*old, *new):
-        if old.get(source) != new.get(source):
-            return f"{source} had {old.get(source, 0)} records, and has {new.get(source, 0)}"
+        if source not in new:
+            return f"{source} is not there now"
+        if source not in old:
+            return f"{source} was not there"
+        if old[source] != new[source]:
+            return f"{source} had {old[source]} records, and has {new[source]}"
     return "the same sources in another order"
 
 
@@ -334,6 +341,9 @@ def plan_of(settings: JobSettings, described: dict[str, Any], first_id: int = 1)
         overlap_epochs=settings.overlap_epochs,
         max_steps=settings.max_steps,
         pushes_per_step=1 if settings.use_async else settings.grads_to_wait,
+        contents=tuple(
+            (source, what, when) for source, what, when in described.get("contents", ())
+        ),
         **common,
     )
 

@@ -48,6 +48,7 @@ def books_of(queue: QueueView, applied: Mapping[int, int] | None = None) -> dict
         untouched += [(a + 1, b) for a, b in itertools.pairwise(bounds) if a + 1 < b]
     return {
         "plan": plan.fingerprint(),
+        "contents": [list(content) for content in plan.contents],
         "first_id": plan.first_id,
         "next_id": plan.first_id_of(queue.opened),
         "epochs_opened": queue.opened,

@@ -308,7 +308,7 @@ def test_a13_a_job_goes_on_from_a_checkpoint_with_other_servers_to_the_very_same
         num_minibatches_per_task=2,
         num_workers=1,
         num_ps=2,
-        checkpoint_dir_for_init=str(middle),
+        resume=str(middle),
         **settings,
     )
     with job:

@@ -44,7 +44,7 @@ def test_a_stopped_job_goes_on_from_its_checkpoint_on_other_servers(tmp_path, se
     assert stopped["message"].endswith(f"edl train --resume {stopped['checkpoint']}")
     assert 0 < stopped["records_done"] < RECORDS * EPOCHS
 
-    settings |= {"num_ps": 3, "checkpoint_dir_for_init": stopped["checkpoint"]}
+    settings |= {"num_ps": 3, "resume": stopped["checkpoint"]}
     with Job(tmp_path / "second", **settings) as second:
         assert second.wait() == 0, second.logs()
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from tools.jobs import ZOO, write_records
 from tools.servers import dense, table
@@ -173,3 +174,45 @@ def test_job_whose_processes_were_all_killed_at_once_goes_on_from_its_folder(tmp
     ids, counts = table(folder, "counts")
     assert list(range(RECORDS)) == list(ids)
     assert {float(EPOCHS)} == set(counts[:, 0].tolist())
+
+
+@in_turn(0)
+def test_the_same_number_of_other_records_is_refused_and_nothing_is_touched(tmp_path, home):
+    """Broken once: of a file whose lines were turned round, records counted once or three times.
+
+    The journal and the checkpoint are each gone on with, once the data is what it was.
+    """
+    folder = tmp_path / "checkpoints"
+    flags = counting(
+        tmp_path, job_name="demo", use_async="true", checkpoint_dir=folder, checkpoint_steps=20
+    )
+    edl(home, "train", "--detach", *flags)
+    job = LocalJob(home / "jobs" / "demo")
+    client, (revision, status) = job.client(patience_s=300), (0, {"records_done": 0})
+    while status["records_done"] < RECORDS // 2 or not status["checkpoint"]:
+        revision, status = client.status(revision, wait_s=1.0)
+    client.close()
+    kill_jobs(home)
+    data, there = tmp_path / "records.npz", files_of(job.folder)
+    kept = data.read_bytes()
+    np.savez(data, record=np.arange(RECORDS, dtype=np.int64)[::-1])
+    assert len(kept) == data.stat().st_size
+
+    for path in (job.folder, folder):
+        refused = edl(home, "train", "--resume", path, code=2).stderr
+        assert f"{data} has changed since" in refused
+        assert refused.count("\n") == 1
+    assert there == files_of(job.folder)
+
+    data.write_bytes(kept)
+    edl(home, "train", "--resume", folder, "--checkpoint_dir", tmp_path / "other")
+    edl(home, "train", "--resume", job.folder)
+
+    for checkpoints in (tmp_path / "other", folder):
+        ids, counts = table(checkpoints, "counts")
+        assert list(range(RECORDS)) == list(ids)
+        assert {float(EPOCHS)} == set(counts[:, 0].tolist())
+
+
+def files_of(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import pytest
 
 from edl.common import storage
-from edl.common.errors import CheckpointError, JobError
+from edl.common.errors import CheckpointError, JobError, UsageError
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
 from edl.master.books.plan import plan_of
@@ -24,23 +25,23 @@ DESCRIBED = {"training": [["a", 8]], "validation": [], "prediction": []}
 def opened(tmp_path):
     """Return opened(change) -> the queue that goes on with books that `change` has changed."""
 
-    def open_(change):
+    def open_(change, described=DESCRIBED, **now):
         settings = JobSettings(
             minibatch_size=2,
             num_minibatches_per_task=2,
             num_epochs=2,
-            checkpoint_dir_for_init=str(tmp_path),
+            resume=str(tmp_path),
         )
         queue = TaskQueue(plan_of(settings, DESCRIBED))
         queue.open_epoch()
         books = books_of(queue, {1: 2})
         change(books)
         folder = storage.version_directory(tmp_path, 1)
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         storage.write_manifest(
             folder, version=1, num_shards=1, num_slots=1024, files=[], model={}, books=books
         )
-        return open_queue(settings, DESCRIBED)
+        return open_queue(dataclasses.replace(settings, **now), {**described})
 
     return open_
 
@@ -50,6 +51,64 @@ def test_the_books_that_a_master_writes_are_gone_on_with(opened):
 
     assert (2, 2) == (queue.tasks[1].position, queue.records_done)
     assert checkpoint
+
+
+def test_a_new_run_has_the_parameters_alone_though_its_plan_is_the_checkpoints(opened, tmp_path):
+    """Broken once: a warm start on the same data went on in the midst of the epoch."""
+    queue, checkpoint = opened(
+        lambda books: None, resume="", checkpoint_dir_for_init=str(tmp_path), num_epochs=1
+    )
+
+    assert (0, 0, "") == (queue.opened, queue.records_done, checkpoint)
+
+
+def test_fewer_epochs_than_have_begun_are_refused_in_a_sentence(opened):
+    def in_the_second(books):
+        books.update(epochs_opened=2, tasks=[], untouched=[])
+
+    with pytest.raises(UsageError, match="--num_epochs 1: .* is in its epoch 2 already. Give 2"):
+        opened(in_the_second, num_epochs=1)
+    queue, _ = opened(in_the_second, num_epochs=3)
+
+    assert (2, 16) == (queue.opened, queue.records_done)
+
+
+SAME, SAMPLED = ["a", "d1", ""], ["a", "d1", "monday"]
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [([SAME], [SAME]), ([], [SAME]), ([SAME], []), ([["a", "", ""]], [SAME]), ([SAMPLED],) * 2],
+)
+def test_data_that_hold_the_same_or_that_nobody_has_looked_at_are_gone_on_with(opened, then, now):
+    described = {**DESCRIBED, "contents": now}
+    notes: list[str] = []
+
+    _, checkpoint = opened(lambda books: books.update(contents=then), {**described, "notes": notes})
+
+    assert checkpoint
+    assert [] == notes
+
+
+def test_data_that_hold_something_else_are_refused_unless_somebody_means_it(opened):
+    described = {**DESCRIBED, "contents": [["a", "d2", ""]]}
+
+    def change(books):
+        books.update(contents=[SAME])
+
+    with pytest.raises(UsageError, match=r"a has changed since .* --allow_changed_data if you"):
+        opened(change, described)
+    assert opened(change, described, allow_changed_data=True)[1]
+
+
+def test_data_that_were_written_anew_and_look_the_same_are_told_of(opened):
+    notes: list[str] = []
+    described = {**DESCRIBED, "contents": [["a", "d1", "tuesday"]], "notes": notes}
+
+    opened(lambda books: books.update(contents=[SAMPLED]), described)
+
+    (note,) = notes
+    assert note.startswith("a: written anew since")
 
 
 @pytest.mark.parametrize(
@@ -68,9 +127,10 @@ def test_the_books_that_a_master_writes_are_gone_on_with(opened):
         (lambda b: b.update(untouched=[[2, 4]]), "tasks 2 to 3 are not open, or stand there twice"),
         (lambda b: b.update(untouched=[[2, 2]]), "tasks 2 to 1 are not open, or stand there twice"),
         (lambda b: b.update(untouched=[[2, 77]]), "tasks 2 to 76 are not open"),
-        (lambda b: b.update(epochs_opened=10**12), "1000000000000 epochs are open, of 2"),
+        (lambda b: b.update(epochs_opened=10**12), "1000000000000 epochs are open"),
         (lambda b: b.update(quarantined=[1]), r"books\.quarantined\[0\] is 1, not a list"),
         (lambda b: b.pop("tasks"), "books has no 'tasks'"),
+        (lambda b: b.update(contents=[["a", 1, ""]]), r"books\.contents\[0\]\[1\] is 1"),
     ],
 )
 def test_books_that_no_master_writes_are_one_sentence(opened, change, why):

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import torch
-from tools.turns import in_turn
 from torch import nn
 from torch.nn import functional
 
@@ -45,7 +44,6 @@ def slices(number):
     return [passes[:1], passes[1:]]
 
 
-@in_turn(0)
 def test_each_parameter_gets_the_gradient_of_those_members_that_used_it(tmp_path):
     script = Path(__file__).with_name("allreduce_members.py")
     ended = subprocess.run([sys.executable, script, tmp_path], check=False, timeout=120)
