@@ -2,10 +2,10 @@
 
 They lie in the job's folder beside the other indices, outside of a job in a temporary one. Together
 they take no more than a limit, nor more than half of what is free on that disk; the one that was
-used longest ago goes first, which does not hurt whoever has it mapped. A row group is written as it
-is decoded, some rows at a time, into memory that the next rows use again: a whole one at once would
-take half as long again. One that finds no room, or whose disk cannot be written, is held in memory
-instead, up to 1 GiB.
+used longest ago goes first, which does not hurt whoever has it mapped. A row group is decoded some
+rows at a time, while those before are written, into memory that the next rows use again: a whole
+one at once would take half as long again. One that finds no room, or whose disk cannot be written,
+is held in memory instead, up to 1 GiB.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,12 @@ class Decoded:
                 # Others fill the same folder: so look again when a part of what is left is full.
                 self._room = _make_room(to.parent, nbytes, self._limit) // 4
             sink = pyarrow.OSFile(str(to), "wb")
-            with sink, pyarrow.ipc.new_file(sink, first.schema) as writer:
-                for batch in begun.pop():
+            with (
+                sink,
+                pyarrow.ipc.new_file(sink, first.schema) as writer,
+                contextlib.closing(_ahead(begun.pop())) as ahead,
+            ):
+                for batch in ahead:
                     self._room -= batch.nbytes
                     writer.write_batch(batch)
 
@@ -143,6 +148,15 @@ def _together(first: Any, others: Batches) -> Batches:
     with contextlib.closing(others):  # and the file, as soon as no more is wanted
         yield first
         yield from others
+
+
+def _ahead(batches: Batches) -> Batches:
+    """Yield the batches, of which the next one is decoded while one is written."""
+    with contextlib.closing(batches), ThreadPoolExecutor(1, "decode") as pool:
+        coming = pool.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(next, batches, None)
+            yield batch
 
 
 def _mapped(pyarrow: Any, path: Path) -> Group:

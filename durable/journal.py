@@ -253,8 +253,8 @@ class Journal:
     def _damaged(self, how: str) -> JobError:
         return JobError(
             f"the journal {self._path} is damaged: {how}. What it held cannot be trusted: "
-            "start the job again, with --checkpoint_dir_for_init and its last checkpoint where it "
-            "has one."
+            "go on with the job's newest checkpoint where it has one (`edl train --resume "
+            "CHECKPOINT`), or start it again."
         )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..common import paths, storage
-from ..common.errors import UsageError
+from ..common.errors import JobError, UsageError
 from ..common.identity import Identity, given_identity
 from . import loggers
 from .local import LocalJob
@@ -71,14 +71,28 @@ def _write(folder: Path, settings: Settings) -> None:
 def go_on(job: LocalJob) -> tuple[LocalJob, subprocess.Popen[bytes]]:
     """Start the master of a job that is queued, or that stands: from its journal, with snapshots.
 
-    What still runs is adopted. Raises UsageError where it was started meanwhile.
+    What still runs is adopted. Raises UsageError where it was started meanwhile, and JobError where
+    this version cannot read its journal: then its folder is as it was.
     """
     try:
         lock = paths.lock(job.folder)
-        paths.put_aside_failure(job.folder)
     except BlockingIOError as error:
         raise UsageError(f"The job {job.name!r} runs already: `edl status {job.name}`.") from error
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, lock)
+        if paths.can_go_on(job.folder):
+            _check(job)
+        paths.put_aside_failure(job.folder)
+        undo.pop_all()
     return _launch(job, lock, _MASTER)
+
+
+def _check(job: LocalJob) -> None:
+    command = [*_MASTER, "--job-dir", str(job.folder), "--check"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        last = ended.stderr.strip().rpartition("\n")[2]
+        raise JobError(last.removeprefix("edl: error: ") or f"the check of {job.folder} has ended")
 
 
 def _launch(

@@ -8,6 +8,7 @@ done, 1 failed, 2 usage, 3 finished with quarantined data, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stop", default="", help="stop the job at once, for this reason")
     parser.add_argument("--settings", type=Path, help="folder with settings.json, in a pod")
     parser.add_argument("--checked", type=Path, help="folder that check.py has filled, in a pod")
+    parser.add_argument("--check", action="store_true", help="whether it can go on; no more")
     given = parser.parse_args(arguments)
     job_dir = given.job_dir.absolute()
+    if given.check:
+        return _check(job_dir)
     if given.serve:
         # First of all: it imports torch while we import the master, and that is what takes longest.
         nursery = None if given.settings else _nursery(job_dir)
@@ -42,6 +46,19 @@ def main(arguments: list[str] | None = None) -> int:
     told = ["--settings", str(given.settings)] if given.settings else []
     told += ["--checked", str(given.checked)] if given.checked else []
     return supervise(job_dir, [*COMMAND, *told], ends_with_pod=bool(told))
+
+
+def _check(job_dir: Path) -> int:
+    """Tell why a job that stands cannot be gone on with, if so; nothing of it is touched."""
+    from ..common.errors import EdlError
+    from .opening import check
+
+    try:
+        check(job_dir)
+    except EdlError as error:
+        print(f"edl: error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
 def _nursery(job_dir: Path) -> Nursery | None:

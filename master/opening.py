@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +16,14 @@ from ..common.errors import CheckpointError, JobError, UsageError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.settings import JobSettings
 from ..durable.journal import Journal
+from ..durable.schema import load
 from ..jobs import history
 from .books.plan import Piece, Plan, check_same_plan, plan_of, sources_of, split
 from .books.saved import queue_of
 from .books.task_queue import TaskQueue
+from .core import MEMORY
 from .judge import Judges, judges_of
+from .memory import Memory
 from .state import FORMAT, dump_queue, restore
 
 log = logging.getLogger("edl.master")
@@ -66,14 +71,49 @@ def resume(settings: JobSettings, job_dir: Path) -> Books | None:
         journal.close()
         return None
     decisions = journal.length
+    described, queue = _read(settings, job_dir, journal)
+    log.info("resuming epoch=%d decisions=%d", journal.epoch, decisions)
+    return _books(settings, described, journal, queue)
+
+
+def check(job_dir: Path) -> None:
+    """Raise JobError where the job that stands here cannot be gone on with.
+
+    Its journal is read in a copy: a folder that is refused stays as it is, for the version that
+    wrote it.
+    """
+    settings = JobSettings.of_job(job_dir)
+    with tempfile.TemporaryDirectory(prefix="edl-journal-") as folder:
+        for suffix in ("", "-wal"):
+            there = job_dir / f"{paths.JOURNAL}{suffix}"
+            if there.is_file():
+                shutil.copyfile(there, Path(folder) / there.name)
+        try:
+            journal = Journal(Path(folder) / paths.JOURNAL, FORMAT)
+            try:
+                if not journal.is_blank:
+                    _read(settings, job_dir, journal)
+                    if (memory := journal.get(MEMORY)) is not None:
+                        load(Memory, memory)
+            finally:
+                journal.close()
+        except UNREADABLE as error:
+            raise not_of_this_version(job_dir, error) from error
+        except JobError as error:
+            raise JobError(str(error).replace(folder, str(job_dir))) from error
+
+
+def _read(
+    settings: JobSettings, job_dir: Path, journal: Journal
+) -> tuple[dict[str, Any], TaskQueue]:
+    """Return what the check of the definition has found, and the queue that the journal says."""
     try:
         described = parse(read_plain(job_dir / "describe.json"))
         queue = TaskQueue(plan_of(settings, described), tolerance=_tolerance(settings))
         restore(queue, journal)
     except (OSError, *UNREADABLE) as error:
         raise not_of_this_version(job_dir, error) from error
-    log.info("resuming epoch=%d decisions=%d", journal.epoch, decisions)
-    return _books(settings, described, journal, queue)
+    return described, queue
 
 
 def not_of_this_version(job_dir: Path, error: Exception) -> JobError:
@@ -82,8 +122,9 @@ def not_of_this_version(job_dir: Path, error: Exception) -> JobError:
     why = error if isinstance(error, ValueError) else repr(error)
     return JobError(
         f"the job in {job_dir} cannot be gone on with: what its journal says is not what a master "
-        f"of this version writes: {why}. Go on with it by the version that wrote it, or start it "
-        "again, with --checkpoint_dir_for_init and its last checkpoint where it has one."
+        f"of this version writes: {why}. Go on with it by the version that wrote it, or with its "
+        "newest checkpoint where it has one, which is exact up to there: `edl train --resume "
+        "CHECKPOINT`."
     )
 
 

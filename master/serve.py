@@ -22,6 +22,7 @@ from ..common import log as logs
 from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced
+from ..common.foreign import parse, read_plain
 from ..common.identity import job_identity
 from ..common.listen import own_host
 from ..common.reflection import reflect
@@ -149,8 +150,12 @@ def _describe(
     assert checked is not None
     from ..k8s import check
 
+    kept = job_dir / "describe.json"
+    if not (checked / check.RESULT).exists() and kept.exists():
+        # A master before has read the check, and was killed before it began its journal.
+        return dict(parse(read_plain(kept))), 0
     described = check.read(checked)
-    storage.write_file(job_dir / "describe.json", json.dumps(described).encode())
+    storage.write_file(kept, json.dumps(described).encode())
     return described, 0
 
 

@@ -11,6 +11,8 @@ from unit.master.test_foreign_books import DESCRIBED
 from edl.common.errors import JobError
 from edl.common.settings import JobSettings
 from edl.durable.journal import Journal
+from edl.jobs.local import LocalJob
+from edl.jobs.start import go_on
 from edl.master import opening
 from edl.master.books import decisions
 from edl.master.books.decisions import OpenEpoch
@@ -88,6 +90,51 @@ def test_a_decision_that_no_master_of_this_format_writes_is_named(resumed, name,
 def test_a_state_that_no_master_of_this_format_writes_is_named(resumed, change, why):
     with pytest.raises(JobError, match=f"cannot be gone on with: .*{why}"):
         resumed(change)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.update(by_chance=[]),
+        lambda state: state.update(opened="one"),
+        lambda state: state.clear(),
+    ],
+)
+def test_a_job_that_this_version_cannot_read_stays_as_it_is(tmp_path, change, closed):
+    """Broken once: an upgrade made the job of an earlier version one that nobody could read."""
+    (tmp_path / "settings.json").write_text(SETTINGS.to_json())
+    (tmp_path / "describe.json").write_text(json.dumps(DESCRIBED))
+    queue = TaskQueue(plan_of(SETTINGS, DESCRIBED))
+    state = json.loads(json.dumps(dump_queue(queue)))
+    change(state)
+    journal = Journal(tmp_path / "journal.sqlite", FORMAT)
+    journal.compact({"queue": state})
+    if closed:  # else its master was killed, and what it has written last is in the log
+        journal.close()
+    before = files_of(tmp_path)
+
+    with pytest.raises(JobError, match=rf"the job in {tmp_path} .* `edl train --resume CHECKPOINT"):
+        opening.check(tmp_path)
+    assert before == files_of(tmp_path)
+    with pytest.raises(JobError, match="CHECKPOINT"):
+        go_on(LocalJob(tmp_path))
+    assert before == {name: data for name, data in files_of(tmp_path).items() if name != "lock"}
+    journal.close()
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name[-4:] != "-shm"}
+
+
+def test_a_job_that_can_be_gone_on_with_is_looked_at_and_left_alone(tmp_path, resumed):
+    resumed(lambda state: None, ("Lost", LOST))
+    (tmp_path / "settings.json").write_text(SETTINGS.to_json())
+    before = files_of(tmp_path)
+
+    opening.check(tmp_path)
+
+    assert before == files_of(tmp_path)
 
 
 def test_a_journal_of_a_newer_format_is_refused_and_left_as_it_is(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 from tools.own import free_port
 
 from edl.common.listen import own_host
-from edl.master.serve import _listen
+from edl.common.settings import JobSettings
+from edl.master.serve import _describe, _listen
 
 
 @pytest.fixture
@@ -42,3 +43,15 @@ def test_a_master_listens_where_the_last_one_has_unless_that_sleeps(listen):
 
     assert listen(0, before) == before
     assert listen(0, before) not in (0, before)  # the first one holds it
+
+
+def test_what_a_master_before_has_read_of_the_check_is_read_again(tmp_path):
+    """In a pod. Broken once: killed before it had begun its journal, it was followed by no other.
+
+    The check of the next pod sees that the job has begun, and leaves nothing.
+    """
+    described = {"training": [["a", 8]], "has": []}
+    (tmp_path / "describe.json").write_text(json.dumps(described))
+    (tmp_path / "checked").mkdir()
+
+    assert _describe(JobSettings(), tmp_path, None, tmp_path / "checked") == (described, 0)
