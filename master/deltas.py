@@ -11,6 +11,7 @@ cut that is whole. Whether the servers still know it they say themselves.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import secrets
@@ -184,7 +185,7 @@ class Deltas:
         assert nbytes is not None  # all of it can always be written
         last.number, last.cut, last.base_nbytes = about.number, cut.name, nbytes
         last.deltas = last.delta_nbytes = 0
-        _prune(root)
+        _prune(root, job)
         return f"a base of {nbytes:,} bytes is written to {root}, then deltas" if first else ""
 
     def _write_one(
@@ -245,10 +246,18 @@ def _find(root: Place, job: str) -> _Last:
     return last
 
 
-def _prune(root: Place) -> None:
-    """Remove what nobody needs who begins at one of the two newest bases."""
+def _prune(root: Place, job: str) -> None:
+    """Remove what nobody needs who begins at one of this job's two newest bases.
+
+    What another job has left, and what nobody can read, is not this one's to remove.
+    """
     try:
-        for name in deltas.obsolete(deltas.listed(root)):
+        own = []
+        for name in deltas.listed(root):
+            with contextlib.suppress(CheckpointError):  # half a one: it may be whole soon
+                if deltas.about(deltas.said(root / str(name))).job == job:
+                    own.append(name)
+        for name in deltas.obsolete(own):
             storage.remove(root / str(name))
     except OSError as error:
         log.warning("old deltas in %s are left: %s", root, error)  # the next base tries again

@@ -129,6 +129,36 @@ def test_a_base_comes_again_when_the_deltas_have_half_of_its_bytes_and_old_ones_
     assert bases[1] in both  # whoever follows need not read the base
 
 
+def test_old_ones_of_its_own_alone_go_whatever_lies_beside(begin, monkeypatch, tmp_path):
+    """Broken once: beside two bases of higher numbers, another's or junk, all of its own went."""
+    monkeypatch.setattr(module, "_MOST_PART", 0.03)
+    story = begin()
+    story.cut()
+    for number, job in ((900, "other"), (901, "other"), (902, None), (903, None)):
+        place = tmp_path / "deltas" / str(deltas.Name(number))
+        place.mkdir()
+        if job:
+            told = deltas.About(job, f"c-{number}", number).as_books()
+            storage.write_manifest(
+                place, version=9, num_shards=1, num_slots=1, files=[], model={}, books=told
+            )
+
+    def own(found):
+        return [name for name, about in found if about.job != "other"]
+
+    def is_pruned(found):
+        bases = [name.number for name in own(found) if name.since is None]
+        return len(bases) == 2 and own(found)[0].number == bases[0] > 1
+
+    for _ in range(9):
+        story.step()
+        time.sleep(0.02)
+    story.until(is_pruned)
+
+    left = {path.name for path in (tmp_path / "deltas").iterdir()}
+    assert {str(deltas.Name(number)) for number in range(900, 904)} <= left
+
+
 def test_where_a_server_was_replaced_a_base_follows(begin, monkeypatch):
     monkeypatch.setattr(module, "_MOST_PART", 1e9)
     story = begin()
