@@ -6,11 +6,15 @@ be, is removed at once.
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import importlib.util
+import json
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from . import paths, storage
 from .contradictions import Say
@@ -53,6 +57,7 @@ def check_outside(settings: JobSettings, say: Say) -> None:
             f"{say('job_name')}: the checkpoint {settings.resume} lies in the folder of a job of "
             "that name, which the new one would replace: choose another name, or give none."
         )
+    _check_alone(settings, say)
     _check_unused(settings, say)
     if settings.checkpoint_dir_for_init:
         _check_checkpoint(settings.checkpoint_dir_for_init, say("checkpoint_dir_for_init"))
@@ -62,6 +67,41 @@ def check_outside(settings: JobSettings, say: Say) -> None:
             f"another name, watch it (`edl status {settings.job_name}`) or end it "
             f"(`edl stop {settings.job_name}`)."
         )
+
+
+def written(job_folder: Path) -> dict[str, Any]:
+    """Return the settings in a job's folder, of any version. Raises UsageError."""
+    path = job_folder / "settings.json"
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def _check_alone(settings: JobSettings, say: Say) -> None:
+    """Refuse a folder to which a running job of this machine writes. Raises UsageError.
+
+    Each of the two would remove what the other has written.
+    """
+    own = paths.job_folder(settings.job_name)
+    ours = _written_to(dataclasses.asdict(settings))
+    for folder in paths.running_jobs() if any(ours.values()) else ():
+        theirs = _written_to(written(folder))
+        theirs["checkpoint_dir"] = theirs["checkpoint_dir"] or str(folder / "checkpoints")
+        for name, path in ours.items():
+            there = theirs[name]
+            if folder != own and path and there and Place(there) == Place(path):
+                raise UsageError(
+                    f"{say(name)}: the job {folder.name!r}, which is running, writes to {path}: "
+                    f"name another folder, or end it (`edl stop {folder.name}`)."
+                )
+
+
+def _written_to(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the folders that a job with these settings writes to, by the names of the settings."""
+    train_only = ("checkpoint_dir", "delta_dir") if settings.get("command") == "train" else ()
+    found = {"checkpoint_dir": "", "delta_dir": "", "output": str(settings.get("output") or "")}
+    return found | {name: str(settings.get(name) or "") for name in train_only}
 
 
 def _check_unused(settings: JobSettings, say: Say) -> None:

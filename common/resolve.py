@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import difflib
 import itertools
-import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from .contradictions import (
 from .errors import CheckpointError, UsageError
 from .knobs import Knob
 from .locations import DATA, absolute, is_file, is_local, parts
-from .outside import check_outside
+from .outside import check_outside, written
 from .places import Place
 from .settings import JobSettings, knobs, spellings
 from .values import bounds, convert
@@ -161,7 +160,7 @@ def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
 
 def _free_run(run: str) -> str:
     """Return the run of the loggers; "" where a job that runs writes to it: one job, one run."""
-    taken = (_written(folder).get("run") for folder in paths.running_jobs())
+    taken = (written(folder).get("run") for folder in paths.running_jobs())
     return "" if run and run in taken else run
 
 
@@ -209,16 +208,7 @@ def _writer(checkpoint_dir: Place) -> str:
 
 def checkpoint_dir_of(job_folder: Path) -> str:
     """Return where the job in a folder writes its checkpoints. Raises UsageError."""
-    return str(_written(job_folder).get("checkpoint_dir") or job_folder / "checkpoints")
-
-
-def _written(job_folder: Path) -> dict[str, Any]:
-    """Return the settings in a job's folder, of any version. Raises UsageError."""
-    path = job_folder / "settings.json"
-    try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from error
+    return str(written(job_folder).get("checkpoint_dir") or job_folder / "checkpoints")
 
 
 def _next_name(name: str) -> str:

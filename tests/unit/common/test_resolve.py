@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -403,6 +404,61 @@ def test_what_cannot_be_gone_on_with_is_told(
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
         resolve("train", {"resume": str(resumable), **values})
+
+
+@pytest.fixture
+def runs() -> Iterator[Callable[..., Path]]:
+    """Return runs(settings) -> the folder of the job `first`, which has these and is running."""
+    locks = []
+
+    def run(**told: str) -> Path:
+        folder, lock = paths.claim("first")
+        locks.append(lock)
+        (folder / "settings.json").write_text(json.dumps(told))
+        return folder
+
+    yield run
+    for lock in locks:
+        os.close(lock)
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("checkpoint_dir", "train"),
+        ("delta_dir", "train"),
+        ("output", "train"),
+        ("output", "predict"),
+    ],
+)
+def test_a_folder_to_which_a_running_job_writes_is_refused(
+    data: str, tmp_path: Path, runs: Callable[..., Path], name: str, command: str
+) -> None:
+    """Broken once: of two jobs with one folder each removed what the other had written."""
+    there = tmp_path / "there"
+    runs(command=command, **{name: str(there)})
+
+    with pytest.raises(UsageError, match=f"--{name}: the job 'first', which is running, writes"):
+        train(data, **{name: f"{there}/"})
+    train(data, **{name: str(tmp_path / "elsewhere")})
+
+
+def test_the_checkpoints_in_a_running_jobs_folder_are_its_own(
+    data: str, runs: Callable[..., Path]
+) -> None:
+    folder = runs(command="train")
+
+    with pytest.raises(UsageError, match="--checkpoint_dir: the job 'first', which is running"):
+        train(data, checkpoint_dir=str(folder / "checkpoints"))
+
+
+def test_a_folder_that_a_running_job_reads_may_be_written_to(
+    data: str, tmp_path: Path, runs: Callable[..., Path]
+) -> None:
+    there = str(tmp_path / "there")
+    runs(command="evaluate", checkpoint_dir=there)
+
+    assert train(data, checkpoint_dir=there).checkpoint_dir == there
 
 
 def test_checkpoint_without_settings_is_no_job_to_go_on_with(checkpoints: str) -> None:
