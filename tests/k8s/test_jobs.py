@@ -81,7 +81,7 @@ class Run:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def wait(self, until, within_s: float = 120.0) -> dict:
+    def wait(self, until, within_s: float = 300.0) -> dict:
         """Return the first status for which `until` holds."""
 
         def look(maps):

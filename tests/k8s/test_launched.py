@@ -61,7 +61,7 @@ class Counted:
         change = json.dumps({"spec": spec})
         self.namespace.kubectl("patch", "edljob", "counted", "--type=merge", f"-p={change}")
 
-    def is_so(self, until, within_s: float = 120.0) -> Object:
+    def is_so(self, until, within_s: float = 300.0) -> Object:
         def look(jobs):
             status = jobs["counted"].get("status", {})
             assert status.get("phase") != "Failed", status

@@ -58,7 +58,7 @@ def test_a_node_comes_for_a_job_and_another_one_when_it_has_a_notice(cluster, na
     namespace.claims(folder)
     cluster.establish("edljobs.edl.dev")
     flags = ("--nodes_by", "pods", "--pool", "=".join(POOL), "--max_nodes", "1", "--every", "1")
-    workers = {"labels": "edl.dev/role=worker", "within_s": 120.0}
+    workers = {"labels": "edl.dev/role=worker", "within_s": 300.0}
     cloud = Cloud(cluster, namespace.name, boot_s=0.0, idle_s=1000.0, notice_s=1000.0)
     try:
         with running(namespace, folder, *flags, "--node", "cpu=4,memory=8Gi") as log:
