@@ -57,7 +57,9 @@ class ClusterSettings:
         "the first ones, and the others low.",
         "Cluster",
     )
-    min_workers: int = knob(0, "No task is leased while fewer workers are there.", "Cluster")
+    min_workers: int = knob(
+        0, "No task is leased while fewer workers are there.", "Cluster", maximum=10_000
+    )
     volume: str = knob(
         "",
         "Volumes of pods: claim_name=C,mount_path=/P;host_path=/H,mount_path=/Q;config_map=M,"

@@ -7,6 +7,9 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any
 
+# The most that a number may be where its row says no other: a count of 32 bits, a week of seconds.
+MOST = 2**31 - 1
+LONGEST_S = 7 * 24 * 3600
 COMMANDS = ("train", "evaluate", "predict")
 
 
@@ -16,13 +19,15 @@ def about(
     *aliases: str,
     choices: tuple[str, ...] = (),
     minimum: int = 0,
+    maximum: int | None = None,
     path: bool = False,
     many: bool = False,
     of: tuple[str, ...] = COMMANDS,
 ) -> dict[str, Any]:
     """Return the metadata of a field, which the command line is made of.
 
-    `minimum` is of numbers; a `path` is made absolute, so that a job means the same from anywhere.
+    `minimum` and `maximum` are of numbers; no maximum: MOST, or LONGEST_S of a time. A `path` is
+    made absolute, so that a job means the same from anywhere.
     `many`: several may be given, with commas or one by one. `of`: the commands where it has a
     meaning.
     """
@@ -32,6 +37,7 @@ def about(
         "aliases": aliases,
         "choices": choices,
         "minimum": minimum,
+        "maximum": maximum,
         "path": path,
         "many": many,
         "of": of,
@@ -55,9 +61,17 @@ class Knob:
     aliases: tuple[str, ...]
     choices: tuple[str, ...]
     minimum: int
+    maximum: int | None
     path: bool
     many: bool
     of: tuple[str, ...]
+
+    @property
+    def most(self) -> int:
+        """Return the most that a number may be; numbers that are not whole are times in seconds."""
+        if self.maximum is not None:
+            return self.maximum
+        return LONGEST_S if self.kind is float else MOST
 
 
 def knobs_of(table: type[Any]) -> tuple[Knob, ...]:

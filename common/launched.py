@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import UsageError
-from .knobs import Knob, about, knob, knobs_of
+from .knobs import LONGEST_S, Knob, about, knob, knobs_of
 from .settings import JobSettings
 from .values import bounds, seconds
 
@@ -31,6 +32,8 @@ _SHARED = {
     "log_format",
 }
 _LEAST_LEASE_S = 4.0  # longer than a held call and its repeat
+# The most of a silence and of a grace: a pod that is told to go would stay for so long.
+_MOST_S = {"lease": 3600.0, "stop_timeout": 3600.0}
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class LaunchedSettings(JobSettings):
     )
     module: bool = knob(False, "SCRIPT is a module, as in `python -m`.", "Script")
     nodes: str = knob("", "How many nodes: MIN:MAX, or one number for both.", "Script")
-    nproc_per_node: int = knob(1, "Workers of each node.", "Script", minimum=1)
+    nproc_per_node: int = knob(1, "Workers of each node.", "Script", minimum=1, maximum=1024)
     max_restarts: int = knob(3, "Failures of the script that are tried again.", "Script")
     last_call: str = knob("3s", "For more than MIN nodes at first.", "Script")
     freeze: str = knob("0s", "After a round began: no node is let in.", "Script")
@@ -67,7 +70,7 @@ class LaunchedSettings(JobSettings):
 
     def seconds(self, name: str, least_s: float = 0.0) -> float:
         """Return the seconds of a setting that is a time. Raises UsageError."""
-        return time_of(f"--{name}", getattr(self, name), least_s)
+        return time_of(f"--{name}", getattr(self, name), least_s, math.inf)  # as it has begun
 
     @property
     def lease_seconds(self) -> float:
@@ -117,8 +120,8 @@ def check(settings: LaunchedSettings, say: Callable[[str], str]) -> None:
             f"{least}:{most}: give a number between these."
         )
     for name in ("last_call", "freeze", "nearly_done", "stop_timeout"):
-        time_of(say(name), getattr(settings, name))
-    time_of(say("lease"), settings.lease, _LEAST_LEASE_S)
+        time_of(say(name), getattr(settings, name), most_s=_MOST_S.get(name, LONGEST_S))
+    time_of(say("lease"), settings.lease, _LEAST_LEASE_S, _MOST_S["lease"])
 
 
 def parse_nodes(text: str) -> tuple[int, int]:
@@ -132,7 +135,7 @@ def parse_nodes(text: str) -> tuple[int, int]:
     return least, most
 
 
-def time_of(said: str, text: str, least_s: float = 0.0) -> float:
+def time_of(said: str, text: str, least_s: float = 0.0, most_s: float = LONGEST_S) -> float:
     """Return the seconds of a text such as 10m. Raises UsageError, which names it as `said`."""
     try:
         found = seconds(text)
@@ -140,6 +143,8 @@ def time_of(said: str, text: str, least_s: float = 0.0) -> float:
         raise UsageError(f"{said}: {error}.") from error
     if found < least_s:
         raise UsageError(f"{said} {text}: at least {least_s:g}s.")
+    if found > most_s:
+        raise UsageError(f"{said} {text}: at most {most_s:g}s.")
     return found
 
 

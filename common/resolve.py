@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import itertools
+import math
 import re
 import secrets
 from collections.abc import Mapping
@@ -235,6 +236,9 @@ def _value(knob: Knob, value: object, said: str, in_pods: bool) -> Any:
     number = isinstance(made, int | float) and not isinstance(made, bool)
     if number and not made >= knob.minimum:
         raise UsageError(f"{said} is at least {knob.minimum}, not {made}.")
+    if number and knob.most < made < math.inf:
+        unit = " s" if isinstance(made, float) else ""
+        raise UsageError(f"{said} is at most {knob.most}{unit}, not {made}.")
     if knob.path:
         each = parts(made) if knob.name in DATA.values() else [made]
         there = in_pods and knob.name != "cluster_spec"  # which whoever submits reads

@@ -36,6 +36,10 @@ def spellings() -> dict[str, str]:
 
 ANALYZE = "analyze"  # the command of `edl data analyze`: no model, no servers
 _MINIBATCHES_PER_TASK = 8
+_HOUR_S = 3600  # of silence and of grace: what takes longer is lost, or a pod that stays for ever
+_MOST_REPLICAS = 10_000  # twice the nodes of the largest clusters that Kubernetes is tested with
+_MOST_SERVERS = 1024  # the slots into which the parameters are cut
+_MOST_RECORDS = 2**63 - 1  # and versions, bytes and seeds: what books and wire hold
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,9 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
         default_factory=dict,
         metadata=about("Environment for workers and servers: k=v,k2=v2.", "Job"),
     )
-    seed: int = knob(0, "Seed of the shuffling, the first parameters and the rows.", "Job")
+    seed: int = knob(
+        0, "Seed of the shuffling, the first parameters and the rows.", "Job", maximum=_MOST_RECORDS
+    )
 
     # -- Model
     model_zoo: str = knob(
@@ -148,7 +154,12 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
         of=("train",),
     )
     max_steps: int = knob(
-        0, "Stop after so many versions; 0: no limit.", "Data", "max_step", of=("train",)
+        0,
+        "Stop after so many versions; 0: no limit.",
+        "Data",
+        "max_step",
+        of=("train",),
+        maximum=_MOST_RECORDS,
     )
     shuffle: bool = knob(True, "Shuffle tasks and the records within each.", "Data", of=("train",))
     overlap_epochs: bool = knob(
@@ -156,31 +167,41 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
     )
 
     # -- Replicas
-    num_workers: int = knob(2, "Workers at the start.", "Replicas", minimum=1)
-    num_ps: int = knob(1, "Parameter servers.", "Replicas", "num_ps_pods")
+    num_workers: int = knob(
+        2, "Workers at the start.", "Replicas", minimum=1, maximum=_MOST_REPLICAS
+    )
+    num_ps: int = knob(1, "Parameter servers.", "Replicas", "num_ps_pods", maximum=_MOST_SERVERS)
     relaunch_on_worker_failure: int = knob(
         3, "Relaunches of a worker or server that crashed; preemption never counts.", "Replicas"
     )
-    lease_s: float = knob(10.0, "A worker silent for so long is lost.", "Replicas")
+    lease_s: float = knob(10.0, "A worker silent for so long is lost.", "Replicas", maximum=_HOUR_S)
     hang_s: float = knob(
         1800.0,
         "A worker that is in one piece of your code (an import, a step, a callback) for so long "
         "hangs: its stack goes to its log, it is killed and replaced; 0: never.",
         "Replicas",
     )
-    drain_grace_s: float = knob(20.0, "Time a draining worker has to hand back.", "Replicas")
+    drain_grace_s: float = knob(
+        20.0, "Time a draining worker has to hand back.", "Replicas", maximum=_HOUR_S
+    )
     master_timeout_s: float = knob(
         120.0, "How long workers and servers wait for an absent master.", "Replicas"
     )
     worker_threads: int = knob(
-        0, "Compute threads of a worker; 0: cores divided by workers.", "Replicas"
+        0, "Compute threads of a worker; 0: cores divided by workers.", "Replicas", maximum=1024
     )
 
     # -- Teachers
     num_teachers: int = knob(
-        0, "Teachers, processes of teacher(): N, or MIN:MAX by need.", "Teachers", of=("train",)
+        0,
+        "Teachers, processes of teacher(): N, or MIN:MAX by need.",
+        "Teachers",
+        of=("train",),
+        maximum=_MOST_REPLICAS,
     )
-    max_teachers: int = knob(0, "The MAX of --num_teachers MIN:MAX.", "Teachers", of=("train",))
+    max_teachers: int = knob(
+        0, "The MAX of --num_teachers MIN:MAX.", "Teachers", of=("train",), maximum=_MOST_REPLICAS
+    )
     teachers: str = knob(
         "", "Others' teachers: HOST:PORT,edl://HOST:PORT/NAME,...", "Teachers", of=("train",)
     )
@@ -199,13 +220,21 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
         120.0, "How long a worker waits for an answer.", "Teachers", of=("train",)
     )
     teacher_timeout_s: float = knob(
-        30.0, "How long one teacher has; then another is asked.", "Teachers", of=("train",)
+        30.0,
+        "How long one teacher has; then another is asked.",
+        "Teachers",
+        of=("train",),
+        maximum=_HOUR_S,
     )
     teacher_batch_size: int = knob(
         0, "Records of a teacher's batch; 0: the fastest, searched.", "Teachers", of=("train",)
     )
     teacher_queue_delay_s: float = knob(
-        0.0, "How long a batch that is not full waits for more.", "Teachers", of=("train",)
+        0.0,
+        "How long a batch that is not full waits for more.",
+        "Teachers",
+        of=("train",),
+        maximum=_HOUR_S,
     )
     teacher_replies: str = knob(
         "float32",
@@ -224,7 +253,12 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
     # -- Consistency
     use_async: bool = knob(False, "Apply each push on arrival.", "Consistency", of=("train",))
     grads_to_wait: int = knob(
-        1, "Sync: pushes of one version.", "Consistency", minimum=1, of=("train",)
+        1,
+        "Sync: pushes of one version.",
+        "Consistency",
+        minimum=1,
+        of=("train",),
+        maximum=_MOST_REPLICAS,
     )
     staleness: int | None = knob(
         None,
@@ -265,6 +299,7 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
         2 << 20,
         "An nn.Embedding of more bytes than this moves to the servers; 0: none does.",
         "Consistency",
+        maximum=_MOST_RECORDS,
     )
 
     # -- Speed
@@ -282,7 +317,12 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
         of=("train",),
     )
     push_window: int = knob(
-        1, "Pushes under way while the worker computes on.", "Speed", minimum=1, of=("train",)
+        1,
+        "Pushes under way while the worker computes on.",
+        "Speed",
+        minimum=1,
+        of=("train",),
+        maximum=1024,
     )
     precision: str = knob(
         "float32",
@@ -370,7 +410,9 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
         "Recovery",
         path=True,
     )
-    server_timeout_s: float = knob(30.0, "A server so long silent is replaced.", "Recovery")
+    server_timeout_s: float = knob(
+        30.0, "A server so long silent is replaced.", "Recovery", maximum=_HOUR_S
+    )
     preemption_notice: str = knob(
         "",
         "Command that ends with 0 when the provider says that this machine will be taken: its "
@@ -392,7 +434,10 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
         3, "Tries of a span whose content fails before it is quarantined.", "Faults", minimum=1
     )
     skip_records: int = knob(
-        0, "Budget: up to so many quarantined records still count as success.", "Faults"
+        0,
+        "Budget: up to so many quarantined records still count as success.",
+        "Faults",
+        maximum=_MOST_RECORDS,
     )
 
     @property

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -108,6 +108,12 @@ class Installed:
 USUAL = Installed()
 
 
+# What `pod` and `_container` look at by lists of their own; else a pod is as edl makes it.
+_LISTED = {"nodeSelector", "topologySpreadConstraints", "affinity", "priorityClassName"}
+_LISTED |= {"tolerations", "imagePullSecrets", "volumes", "containers"}
+_LISTED_OF_CONTAINER = {"name", "resources", "volumeMounts"}
+
+
 def check(spec: Object, account: str, usual_account: str, allowed: Allowed, job: str = "") -> None:
     """Check that a spec says only what is allowed. `account`: of the master; `job`: its name.
 
@@ -139,6 +145,24 @@ def check(spec: Object, account: str, usual_account: str, allowed: Allowed, job:
                 found.pod(f"{path}.spec", value or {}, role)
             else:
                 found.field(f"{path}.{part}", value)
+    found.tell()
+
+
+def check_pods(
+    made: Mapping[str, Object], usual: Mapping[str, Object], allowed: Allowed, job: str = ""
+) -> None:
+    """Check that pods are as they are made of settings alone, but for what is allowed.
+
+    `check` reads what was written, this what has become of it: `made` are the templates by roles
+    with all that an EdlJob lays over them, `usual` those without. Raises NotAllowed.
+    """
+    found = _Check(allowed, names.object_name(job, "definition"))
+    for role, template in made.items():
+        component, _, pool = role.partition("_")
+        where = [f"spec.{component}.podTemplate"]
+        if pool == "low":
+            where.append("spec.worker.low")
+        found.whole(where, usual[role], template, component)
     found.tell()
 
 
@@ -223,6 +247,60 @@ class _Check:
                             self.field(f"{here}.{each.get('name') or '?'}", each)
                 case _:
                     self.field(here, value)
+
+    def whole(self, where: list[str], usual: Object, made: Object, role: str) -> None:
+        """Check a pod as it is to be. `where`: the paths by which a user may have changed it."""
+        labels = made["metadata"]["labels"]
+        for name, value in usual["metadata"]["labels"].items():
+            if labels.get(name) != value:
+                self._no(f"{where[0]}.metadata.labels.{name}")
+        before, after = usual["spec"], made["spec"]
+        specs = [where[0] + ".spec", *where[1:]]
+        for name in sorted((before.keys() | after.keys()) - _LISTED):
+            self._other([f"{each}.{name}" for each in specs], before.get(name), after.get(name))
+        known = before["volumes"]
+        for each in after["volumes"]:
+            if each not in known:
+                self._volume(["spec.volumes", *(f"{at}.volumes" for at in specs)], each)
+        ours = {each["name"]: each for each in before["containers"]}
+        free = _LISTED_OF_CONTAINER | (
+            {"env", "envFrom", "workingDir"} if role != "master" else set()
+        )
+        for each in after["containers"]:
+            name = each.get("name") or "?"
+            mine = ours.get(name, {})
+            ends = [f"{at}.containers" + ("" if mine else f".{name}") for at in specs]
+            for part in sorted((mine.keys() | each.keys()) - (free if mine else set())):
+                paths = [f"{end}.{part}" for end in ends]
+                self._other(paths, mine.get(part), each.get(part))
+
+    def _other(self, paths: list[str], before: object, after: object) -> None:
+        """Check a value that is another one than edl's: any of these paths may allow it."""
+        if before == after:
+            return
+        if after is None:  # which nothing allows: what edl sets is replaced at most
+            self._no(paths[0])
+        elif isinstance(before, Mapping) and isinstance(after, Mapping):
+            for name in sorted(before.keys() | after.keys()):
+                below = [f"{path}.{name}" for path in paths]
+                self._other(below, before.get(name), after.get(name))
+        else:
+            new = after
+            if isinstance(before, list) and isinstance(after, list):
+                new = [each for each in after if each not in before]
+            self._any(paths, lambda one, path: one.field(path, new))
+
+    def _volume(self, paths: list[str], volume: Mapping[str, Any]) -> None:
+        sources = {name: each for name, each in volume.items() if name != "name"}
+        self._any(paths, lambda one, path: one.source(path, sources))
+
+    def _any(self, paths: list[str], look: Callable[[_Check, str], None]) -> None:
+        """Refuse what is refused by each of these paths."""
+        tries = [_Check(self._allowed, self._definition) for _ in paths]
+        for one, path in zip(tries, paths, strict=True):
+            look(one, path)
+        if all(one._refused for one in tries):
+            self._refused += tries[0]._refused
 
     def rest(self, path: str, value: Mapping[str, Any], free: set[str]) -> None:
         """Refuse fields that are none of these."""

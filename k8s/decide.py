@@ -74,11 +74,10 @@ class _Decision:
         installed: Installed,
     ) -> None:
         self._installed = installed
-        self._job = seen.job
+        self._job = edljob.said(seen.job)
         self._about: Object = seen.job["metadata"]
         self._name: str = self._about["name"]
         self._generation = int(self._about.get("generation") or 0)
-        self._spec: Object = seen.job["spec"]
         self._before: Object = seen.job.get("status") or {}
         self._seen = seen
         self._memory = memory
@@ -96,6 +95,10 @@ class _Decision:
         self._pods = [pod for pod in mine if pod not in self._helpers]
         self._config = seen.config if self._is_mine(seen.config) else None
         self._told = job_status.told_by(seen.status if self._is_mine(seen.status) else None)
+        self._moved = False  # to another volume than the journal's
+        if self._has_begun():
+            self._job, self._moved = job_config.with_its_volume(self._job, self._config)
+        self._spec: Object = self._job["spec"]
         self._masters = max(
             int(self._before.get("masters") or 0),
             *(job_status.number(pod) + 1 for pod in job_status.of_role(self._pods, "master")),
@@ -142,6 +145,11 @@ class _Decision:
             self._make_master(wanted)
         elif not living:
             self._again_s = self._memory.not_before - self._now
+
+    def _has_begun(self) -> bool:
+        """Tell whether a master of the job has begun, so that its journal may be there."""
+        there = map(observe.has_begun, self._of_role("master"))
+        return bool(self._told or self._before.get("startTime")) or any(there)
 
     def _is_new_in_the_queue(self) -> bool:
         """Tell whether the scheduler has to begin a job that nobody has looked at yet.
@@ -307,6 +315,8 @@ class _Decision:
                 self._create(objects.config(wanted.settings, wanted.templates))
             return
         parts, refused = job_config.changes(self._config, self._spec, wanted, self._told, whole)
+        if self._moved:  # a master would begin at record 0 there
+            refused.append("spec.jobVolume")
         if refused:
             self._problem = Problem(
                 "Fixed",

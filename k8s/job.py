@@ -56,6 +56,7 @@ _ELSEWHERE |= {
 # What of a job that has begun may change all the same: how it runs, not what it computes.
 _FREE = {knob.name for knob in knobs() if knob.group in ("Cluster", "Watching")}
 _FREE |= {"num_workers", "envs", "nodes"}
+_MOST_WORKERS = next(knob.most for knob in knobs() if knob.name == "num_workers")
 _TEACHERS = {"num_teachers", "max_teachers"}  # a job that has some knows by these that it has
 _FLAG = re.compile(r"--(\w+)")
 _OURS = ("edl.dev/", "app.kubernetes.io/")  # labels that no podTemplate changes
@@ -77,8 +78,9 @@ def wanted(job: Object, installed: Installed = USUAL) -> Wanted:
     Raises UsageError, which says what is wrong with the spec, where, and what would be right;
     NotAllowed (one of them) where it asks for more than its author may have.
     """
+    job = said(job)
     spec = job["spec"]
-    shapes.check(spec, shapes.EDLJOB, "spec")
+    _check_shape(spec)
     settings = dataclasses.replace(_settings(job), port=names.GRPC_PORT)
     if settings.job_name in _TAKEN:
         raise UsageError(f"metadata.name: {settings.job_name} is edl's own: choose another one.")
@@ -89,6 +91,7 @@ def wanted(job: Object, installed: Installed = USUAL) -> Wanted:
         made = pods.templates(settings, _overlays(spec))
         for template in made.values():
             pods.container_of(template)
+        allowed.check_pods(made, pods.templates(settings), rules, job_name)
         if source := spec.get("jobVolume"):
             for role, template in made.items():
                 path = pods.job_path(settings, role.partition("_")[0])
@@ -115,8 +118,19 @@ def wanted(job: Object, installed: Installed = USUAL) -> Wanted:
 
 def templates(job: Object) -> dict[str, Object]:
     """Return the templates by roles that an EdlJob asks for, allowed or not. Raises UsageError."""
-    shapes.check(job["spec"], shapes.EDLJOB, "spec")
+    job = said(job)
+    _check_shape(job["spec"])
     return pods.templates(_settings(job), _overlays(job["spec"]))
+
+
+def said(job: Object) -> Object:
+    """Return an EdlJob whose spec is without the fields that are null (layers.said).
+
+    Settings stay as they are: null is a value of some.
+    """
+    spec = job["spec"]
+    kept = {"settings": spec["settings"]} if isinstance(spec, dict) and "settings" in spec else {}
+    return {**job, "spec": {**layers.said(spec), **kept} if isinstance(spec, dict) else spec}
 
 
 def durable(spec: Object) -> bool:
@@ -225,6 +239,13 @@ def check_state(settings: JobSettings, templates: dict[str, Object], said: str) 
 # -- spec
 
 
+def _check_shape(spec: object) -> None:
+    """Check the shape of what is no setting. Raises UsageError."""
+    if isinstance(spec, dict):
+        spec = {name: each for name, each in spec.items() if name != "settings"}
+    shapes.check(spec, shapes.EDLJOB, "spec")
+
+
 def _settings(job: Object) -> JobSettings:
     spec = job["spec"]
     worker, ps = spec.get("worker") or {}, spec.get("ps") or {}
@@ -275,6 +296,9 @@ def _nodes(spec: Object) -> str:
 
 
 def _check_workers(worker: Object) -> None:
+    for name in ("replicas", "minReplicas", "maxReplicas"):
+        if int(worker.get(name, 0)) > _MOST_WORKERS:
+            raise UsageError(f"spec.worker.{name} is at most {_MOST_WORKERS}, not {worker[name]}.")
     fewest, most = worker.get("minReplicas", 1), worker.get("maxReplicas")
     if most is not None and fewest > most:
         raise UsageError(

@@ -10,7 +10,7 @@ from typing import Any
 from ..common import launched
 from ..common.settings import JobSettings
 from . import job as edljob
-from . import objects
+from . import layers, objects
 from .api import Object
 from .job import Wanted
 
@@ -30,6 +30,26 @@ def settings(config: Object | None) -> JobSettings | None:
         return launched.read(config["data"][objects.SETTINGS]) if config else None
     except (KeyError, TypeError, ValueError):  # somebody has written into it: it is made anew
         return None
+
+
+def with_its_volume(job: Object, config: Object | None) -> tuple[Object, bool]:
+    """Return an EdlJob with the volume that its templates have, and whether its spec has another.
+
+    What ends with its pod is no volume. Where no templates can be read, it stays as it is.
+    """
+    try:
+        assert config is not None
+        volumes = begun(config).templates["master"]["spec"]["volumes"]
+        volume = layers.said(next(each for each in volumes if each["name"] == "job"))
+        source = {name: each for name, each in volume.items() if name != "name"}
+    except (AssertionError, KeyError, StopIteration, TypeError, ValueError):
+        return job, False
+    spec, before = job["spec"], {"jobVolume": source}
+    lasted, lasts = edljob.durable(before), edljob.durable(spec)
+    if lasted == lasts and (not lasts or source == spec["jobVolume"]):
+        return job, False
+    rest = {name: each for name, each in spec.items() if name != "jobVolume"}
+    return {**job, "spec": {**rest, **(before if lasted else {})}}, True
 
 
 def changes(

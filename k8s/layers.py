@@ -30,6 +30,16 @@ def merged(base: Any, over: Any) -> Any:
     return copy.deepcopy(over)
 
 
+def said(value: Any) -> Any:
+    """Return what a user says: a field that is null says nothing, as in Kubernetes.
+
+    So it never takes away what edl sets. An item of a list that is null stays: shapes.py names it.
+    """
+    if isinstance(value, dict):
+        return {name: said(each) for name, each in value.items() if each is not None}
+    return [said(each) for each in value] if isinstance(value, list) else value
+
+
 def as_template(layer: object) -> Object:
     """Return the layer as a pod template: a user may write only its spec's fields."""
     if not isinstance(layer, dict):

@@ -41,8 +41,9 @@ COMPONENTS = {**{role: role for role in ROLES}, "server": "ps"}  # what pods say
 _LONGEST = 63
 _HASH = 8
 _QUANTITY = re.compile(
-    r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?"
+    r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,3})?"
 )
+_MOST = 2**63 - 1  # of Kubernetes' quantities
 _FACTORS = {"m": Decimal("0.001"), "": Decimal(1)}
 _FACTORS |= {unit: Decimal(1000) ** n for n, unit in enumerate("kMGTPE", 1)}
 _FACTORS |= {f"{unit}i": Decimal(1024) ** n for n, unit in enumerate("KMGTPE", 1)}
@@ -123,8 +124,10 @@ def resources(text: str, said: str) -> dict[str, str]:
                 f"{said}: {part!r} is no resource: write cpu=1,memory=4096Mi, and gpu=, disk= or "
                 "vendor.com/device= where they are needed."
             )
-        if quantity(amount, said) < 0 or known in found:
+        if (number := quantity(amount, said)) < 0 or known in found:
             raise UsageError(f"{said}: {name} is said twice, or is below 0.")
+        if number > _MOST:
+            raise UsageError(f"{said}: {name}={amount} is more than a cluster counts to, {_MOST}.")
         found[known] = amount
     return found
 

@@ -55,13 +55,15 @@ def templates(
             f"--cluster_spec: {', '.join(sorted(unknown))}: it has parts "
             f"{', '.join(('pod', *ROLES))}."
         )
+    if settings.oom_memory_cap:  # else it would be looked at when a pod runs out
+        names.quantity(settings.oom_memory_cap, "--oom_memory_cap")
     found = {}
     for role in ROLES:
         component, _, pool = role.partition("_")
         template = _template(settings, component, pool)
         for part in ("pod", component, *([role] if pool else [])):
             if (said := overlays.get(part)) is not None:
-                layer = layers.as_template(said)
+                layer = layers.said(layers.as_template(said))
                 shapes.check(layer, shapes.TEMPLATE, f"--cluster_spec: {part}")
                 template = layers.merged(template, layer)
         found[role] = template

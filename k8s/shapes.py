@@ -85,6 +85,20 @@ def check(value: object, shape: _Shape, path: str) -> None:
     """Check that what a user wrote has this shape. Raises UsageError, which names the part."""
     for said in _wrong(value, shape, path):
         raise UsageError(f"{said}.")
+    for where in _nulls(value, path):
+        raise UsageError(f"{where} is null: take it out of the list.")
+
+
+def _nulls(value: object, path: str) -> Iterator[str]:
+    """Yield the items of lists that are null, of parts that the table does not know too."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _nulls(each, f"{path}.{name}")
+    elif isinstance(value, list):
+        for n, each in enumerate(value):
+            if each is None:
+                yield f"{path}[{n}]"
+            yield from _nulls(each, f"{path}[{n}]")
 
 
 def _wrong(value: object, shape: _Shape, path: str) -> Iterator[str]:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.common.errors import UsageError
+from edl.common.settings import JobSettings
 from edl.k8s import pods
-from edl.k8s.allowed import Allowed, Installed, NotAllowed
+from edl.k8s.allowed import Allowed, Installed, NotAllowed, check_pods
 from edl.k8s.confined import TOKEN_DIR
 from edl.k8s.job import templates, wanted
 
@@ -29,6 +30,7 @@ def source(**kind):
     return {"volumes": [{"name": "v", **kind}]}
 
 
+EVERYTHING = Installed(Allowed(fields=("*",)))
 TOKEN = {"sources": [{"serviceAccountToken": {"path": "t"}}]}
 # what is said, what the refusal names, what allows it
 WAYS = [
@@ -320,10 +322,201 @@ def test_whatever_is_written_no_pod_gets_more(role, written):
         assert [each["name"] for each in spec["containers"]] == ["edl"]
 
 
+# -- null
+
+# What edl makes a pod of that nothing of an EdlJob may take away.
+RESTRICTED = {
+    "restartPolicy": "Never",
+    "enableServiceLinks": False,
+    "securityContext": {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "fsGroup": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+}
+RESTRICTED_CONTAINER = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+}
+ALLOWED_SOURCES = {"name", "emptyDir", "persistentVolumeClaim", "configMap"}
+
+
+def assert_protected(made):
+    """Assert that all pods are restricted, with their account, and with a token where one is."""
+    for role, template in made.items():
+        spec = template["spec"]
+        assert {name: spec.get(name) for name in RESTRICTED} == RESTRICTED
+        assert spec["automountServiceAccountToken"] is (role == "master")
+        account = "edl-master" if role == "master" else "edl-replica"
+        assert spec["serviceAccountName"] == account
+        assert spec["tolerations"]
+        assert spec["terminationGracePeriodSeconds"] > 0
+        assert [each["name"] for each in spec["containers"]] == ["edl"]
+        for each in (*spec["containers"], *spec.get("initContainers", [])):
+            assert each["securityContext"] == RESTRICTED_CONTAINER
+            known = {variable["name"] for variable in each["env"]}
+            assert known >= {"EDL_HOST", "EDL_JOB_DIR", "EDL_TOKEN", "EDL_IDENTITY"}
+        assert all(each.keys() <= ALLOWED_SOURCES for each in spec["volumes"])
+        assert template["metadata"]["labels"]["edl.dev/job-name"] == "demo"
+
+
+ROLES = ("master", "ps", "worker", "teacher")
+PLAIN = wanted(edljob()).templates
+OF_PODS = sorted({name for each in PLAIN.values() for name in each["spec"]} | {"hostNetwork"})
+OF_CONTAINERS = sorted(pods.container_of(PLAIN["master"]).keys() - {"name"} | {"envFrom"})
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_null_takes_nothing_away_that_edl_sets(role):
+    """Broken once: a pod without runAsNonRoot and seccomp, of the account `default`."""
+    nulls = dict.fromkeys(OF_PODS)
+    container = {"name": "edl", **dict.fromkeys(OF_CONTAINERS)}
+    labels = dict.fromkeys(PLAIN[role]["metadata"]["labels"])
+
+    for spec in (nulls, {**nulls, "containers": [container]}, None):
+        template = {"metadata": {"labels": labels, "annotations": None}, "spec": spec}
+        made = wanted(edljob(**{role: {"podTemplate": template}})).templates
+
+        assert made == PLAIN
+    assert wanted(edljob(**{role: {"podTemplate": None}})).templates == PLAIN
+    assert_protected(PLAIN)
+
+
+@pytest.mark.parametrize("installed", [Installed(), EVERYTHING], ids=["usual", "all is allowed"])
+def test_a_null_is_as_if_it_were_not_there_in_what_edl_sets_in_parts(installed):
+    written = {
+        "securityContext": {"runAsNonRoot": None, "seccompProfile": {"type": None}},
+        "containers": [
+            {"name": "edl", "securityContext": {"capabilities": {"drop": None}}},
+        ],
+    }
+
+    if installed is EVERYTHING:
+        assert_protected(wanted(edljob(worker=pod(**written)), installed=installed).templates)
+    else:  # what is left of it still says something of a part that is not allowed
+        with pytest.raises(NotAllowed):
+            wanted(edljob(worker=pod(**written)))
+
+
+def test_a_cluster_spec_takes_nothing_away_by_null_either():
+    settings = JobSettings(job_name="demo", image_name="edl:1")
+    nulls = dict.fromkeys(OF_PODS)
+    nulls["containers"] = [{"name": "edl", "env": None, "securityContext": None}]
+
+    for part in ("pod", "master", "worker"):
+        assert pods.templates(settings, {part: nulls}) == pods.templates(settings)
+
+
+def places(value, path=()):
+    """Yield the paths of all places of a value."""
+    yield path
+    parts = value.items() if isinstance(value, dict) else ()
+    for key, each in enumerate(value) if isinstance(value, list) else parts:
+        yield from places(each, (*path, key))
+
+
+def put(value, path, new):
+    """Return the value with something new at a path."""
+    if not path:
+        return new
+    made = copy.copy(value)
+    made[path[0]] = put(value[path[0]], path[1:], new)
+    return made
+
+
+FULL = {
+    **copy.deepcopy(SPEC),
+    **copy.deepcopy(HARMLESS),
+    "envs": {"A": "1"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "scheduling": {"priority": 1},
+    "ps": {"replicas": 2, "resources": {"limits": {"memory": "1Gi"}}},
+    "teacher": {"replicas": 1, "maxReplicas": 2},
+}
+FULL["settings"] |= {"model_params": {"a": [1]}, "drain_grace_s": 5, "logger": ""}
+FULL["worker"] |= {"replicas": 4, "minReplicas": 1, "maxReplicas": 8}
+FULL["worker"]["podTemplate"]["spec"] |= {
+    **source(configMap={"name": "edl-demo-definition"}),
+    "topologySpreadConstraints": [{"maxSkew": 1, "labelSelector": {"matchLabels": {"a": "b"}}}],
+}
+FULL["worker"]["podTemplate"]["spec"]["containers"][0] |= {
+    "envFrom": [{"prefix": "A", "configMapRef": {"name": "edl-demo-definition"}}],
+}
+FULL["master"]["podTemplate"] = {
+    "metadata": {"annotations": {}},
+    "spec": {"containers": [{"name": "edl", "resources": {"requests": {"cpu": 1}}}]},
+}
+WIDE = Installed(Allowed(config_maps=("*",), pull_secrets=("*",)))
+# Written anywhere, besides what is there.
+UNSAID = st.dictionaries(st.sampled_from([*OF_PODS, *OF_CONTAINERS]), st.none(), max_size=3)
+
+
+@given(
+    st.lists(st.sampled_from([path for path in places(FULL) if path]), min_size=1, max_size=4),
+    UNSAID,
+    st.sampled_from(ROLES),
+)
+def test_null_anywhere_in_a_spec_is_refused_in_a_line_or_the_pods_keep_all(paths, unsaid, role):
+    """Broken once: TypeError of `env: null`, and a master whose restartPolicy is Always."""
+    spec = put(FULL, (role,), {**FULL[role], "podTemplate": FULL[role].get("podTemplate") or {}})
+    template = spec[role]["podTemplate"]
+    more = {**template, "spec": {**(template.get("spec") or {}), **without(unsaid, template)}}
+    spec = put(spec, (role, "podTemplate"), more)
+    for path in paths:
+        try:
+            spec = put(spec, path, None)
+        except (TypeError, KeyError):
+            continue  # below one that is null by now
+    job = edljob()
+    job["spec"] = spec
+
+    try:
+        templates(job)  # allowed or not, as a scheduler asks
+        made, refused = wanted(job, installed=WIDE).templates, ""
+    except UsageError as error:
+        made, refused = {}, str(error)
+
+    assert_protected(made)
+    assert "\n" not in refused
+
+
+def without(unsaid, template):
+    return {name: each for name, each in unsaid.items() if name not in (template.get("spec") or {})}
+
+
+def test_a_pod_is_held_against_the_list_as_it_will_be_and_not_as_it_was_written():
+    """Whatever laying over does to what was written, a protection that is gone is named."""
+    for field in ("securityContext", "serviceAccountName", "automountServiceAccountToken"):
+        made = copy.deepcopy(PLAIN)
+        made["worker"]["spec"][field] = None
+        with pytest.raises(NotAllowed, match=rf"spec\.worker\.podTemplate\.spec\.{field}"):
+            check_pods(made, PLAIN, EVERYTHING.allowed)
+    for role, spec, named in (
+        ("master", {"serviceAccountName": "default"}, "spec.master.podTemplate.spec.service"),
+        ("ps", {"hostPID": True}, "spec.ps.podTemplate.spec.hostPID"),
+        ("worker_low", {"hostIPC": True}, "spec.worker.podTemplate.spec.hostIPC"),
+    ):
+        made = copy.deepcopy(PLAIN)
+        made[role]["spec"] |= spec
+        with pytest.raises(NotAllowed) as refused:
+            check_pods(made, PLAIN, Allowed())
+        assert named in str(refused.value)
+    for kind in ({"hostPath": {"path": "/etc"}}, {"projected": TOKEN}):
+        made = copy.deepcopy(PLAIN)
+        made["ps"]["spec"]["volumes"].append({"name": "v", **kind})
+        with pytest.raises(NotAllowed):
+            check_pods(made, PLAIN, Allowed())
+    made = copy.deepcopy(PLAIN)
+    pods.container_of(made["ps"])["securityContext"] = {"privileged": True}
+    with pytest.raises(NotAllowed, match="securityContext"):
+        check_pods(made, PLAIN, Allowed())
+
+
 # -- the master
 
 
-EVERYTHING = Installed(Allowed(fields=("*",)))
 BEFORE = [{"name": "setup", "image": "i", "resources": {"requests": {"cpu": "9"}}}]
 
 

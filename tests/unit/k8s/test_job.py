@@ -138,6 +138,22 @@ BAD = [
     ({"worker": {"highFraction": 0.5, "priorityClassName": "x"}}, "leave out one of them"),
     ({"worker": {"low": {"nodeSelector": {"a": "b"}}}}, "spec.worker.low is of the workers that"),
     ({"volumes": [{"name": "shm", "emptyDir": {}}]}, "the name shm is edl's own"),
+    ({"worker": {"replicas": 10**6}}, "spec.worker.replicas is at most 10000, not 1000000."),
+    (
+        {"worker": {"replicas": 2, "maxReplicas": 10**9}},
+        "spec.worker.maxReplicas is at most 10000, not 1000000000.",
+    ),
+    ({"ps": {"replicas": 1025}}, "--num_ps (spec.ps.replicas) is at most 1024, not 1025."),
+    (
+        {"teacher": {"replicas": 1, "maxReplicas": 10**6}},
+        "--max_teachers (spec.teacher.maxReplicas) is at most 10000, not 1000000.",
+    ),
+    ({"ps": {"resources": {"limits": {"memory": "1e30"}}}}, "is more than a cluster counts to"),
+    ({"ps": {"resources": {"limits": {"memory": "1e999999999"}}}}, "is no quantity"),
+    (
+        {"settings": {"model_def": "iris", "training_data": "/d", "oom_memory_cap": "lots"}},
+        "--oom_memory_cap: 'lots' is no quantity",
+    ),
     ({"worker": {"resources": {"requests": {"cpu": "2u"}}}}, "spec.worker.resources: '2u'"),
     (
         {"ps": {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": 1}}}},
@@ -155,6 +171,72 @@ def test_a_bad_spec_is_one_sentence_that_names_the_field(spec, said):
         wanted(edljob(**spec))
 
     assert said in str(found.value)
+
+
+ABOVE = [  # of each setting that is a number the first that is too much
+    (knob, value)
+    for knob in knobs()
+    if knob.kind in (int, float, int | None)
+    for value in (knob.most + 1, 1e30 if knob.kind is float else 10**30)
+]
+
+
+@pytest.mark.parametrize(("knob", "value"), ABOVE, ids=lambda each: getattr(each, "name", ""))
+def test_every_number_has_a_bound_on_the_command_line_and_in_an_edljob(knob, value):
+    """Broken once: a pod with a grace of 1e9 s, which stays for decades when it is deleted."""
+    said = {"model_def": "iris", "training_data": "/d", knob.name: value}
+
+    with pytest.raises(UsageError, match=f"^--{knob.name} is at most {knob.most}( s)?, not "):
+        resolve("train", {"runtime": "kubernetes", "image_name": "i:1", **said})
+    with pytest.raises(UsageError) as refused:
+        wanted(edljob(settings=said))
+    assert "at most" in str(refused.value) or "does not stand in an EdlJob" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+SCRIPT = {"script": "train.py", "checkpoint_dir": "/saves"}
+LAUNCH = {
+    "command": "launch",
+    "ps": None,
+    "worker": {"replicas": 1},
+    "volumes": [{"name": "saves", "persistentVolumeClaim": {"claimName": "saves"}}],
+    "volumeMounts": [{"name": "saves", "mountPath": "/saves"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "most"),
+    [
+        ("stop_timeout", "2h", "3600s"),
+        ("stop_timeout", "9" * 400, "3600s"),
+        ("lease", "61m", "3600s"),
+        ("last_call", "200h", "604800s"),
+        ("freeze", "200h", "604800s"),
+        ("nearly_done", "200h", "604800s"),
+        ("nproc_per_node", 1025, "1024, not 1025"),
+        ("max_restarts", 2**31, "2147483647, not 2147483648"),
+    ],
+)
+def test_every_number_of_a_script_has_a_bound_too(name, value, most):
+    said = {**SCRIPT, name: value}
+
+    with pytest.raises(UsageError, match=rf"^--{name} .*at most {most}\.$"):
+        resolve("launch", {"runtime": "kubernetes", "image_name": "i:1", "nodes": "1", **said})
+    with pytest.raises(UsageError, match=rf"^--{name} \(spec\.settings\.{name}\) .*at most"):
+        wanted(edljob(**LAUNCH, settings=said))
+
+
+def test_the_longest_grace_of_a_pod_is_of_an_hour():
+    train = {"model_def": "iris", "training_data": "/d", "drain_grace_s": 3600}
+    script = {**SCRIPT, "stop_timeout": "1h"}
+
+    made = [wanted(edljob(settings=train)), wanted(edljob(**LAUNCH, settings=script))]
+    longest = [
+        max(each["spec"]["terminationGracePeriodSeconds"] for each in one.templates.values())
+        for one in made
+    ]
+
+    assert longest == [3660, 3610]
 
 
 def test_a_name_that_is_too_long_for_pods_is_refused():

@@ -29,7 +29,6 @@ MISSHAPEN = [
     (pod(containers=["edl"]), f"{EDL} is a text, and must be a mapping."),
     (pod(containers=[None]), f"{EDL} is null, and must be a mapping."),
     (pod(containers=[{"name": 7}]), f"{EDL}.name is a number, and must be a text."),
-    (pod(containers=None), f"{POD}.spec.containers is null, and must be a list."),
     (pod(initContainers={"a": 1}), f"{POD}.spec.initContainers is a mapping, and must be a list."),
     (pod(volumes={"name": "v"}), f"{POD}.spec.volumes is a mapping, and must be a list."),
     (pod(volumes=[{"emptyDir": {}}]), f"{POD}.spec.volumes[0] is without name."),
@@ -48,7 +47,12 @@ MISSHAPEN = [
     (edl(env={"A": "1"}), f"{EDL}.env is a mapping, and must be a list."),
     (edl(env=[{"value": "1"}]), f"{EDL}.env[0] is without name."),
     (edl(env=[{"name": "A", "valueFrom": 7}]), f"{EDL}.env[0].valueFrom is a number, and must be"),
-    (edl(env=None), f"{EDL}.env is null, and must be a list."),
+    (edl(command=["a", None]), f"{EDL}.command[1] is null, and must be a text."),
+    (edl(env=[None]), f"{EDL}.env[0] is null, and must be a mapping."),
+    (
+        pod(dnsConfig={"searches": ["a", None]}),  # not in the table
+        f"{POD}.spec.dnsConfig.searches[1] is null: take it out of the list.",
+    ),
     (edl(resources=["cpu"]), f"{EDL}.resources is a list, and must be a mapping."),
     (edl(volumeMounts=[{"name": "v"}]), f"{EDL}.volumeMounts[0] is without mountPath."),
     ({"worker": {"podTemplate": {"spec": "a"}}}, f"{POD}.spec is a text, and must be a mapping."),
@@ -68,7 +72,6 @@ MISSHAPEN = [
     ({"volumes": [{"emptyDir": {}}]}, "spec.volumes[0] is without name."),
     ({"volumeMounts": {"name": "v"}}, "spec.volumeMounts is a mapping, and must be a list."),
     ({"jobVolume": "c"}, "spec.jobVolume is a text, and must be a mapping."),
-    ({"jobVolume": {"hostPath": None}}, "spec.jobVolume.hostPath is null, and must be a mapping."),
     ({"imagePullSecrets": ["a"]}, "spec.imagePullSecrets[0] is a text, and must be a mapping."),
     ({"worker": "four"}, "spec.worker is a text, and must be a mapping."),
 ]
