@@ -165,7 +165,7 @@ def test_a_state_that_cannot_be_stored_leaves_the_decisions(tmp_path):
 def test_a_file_that_is_no_journal_is_one_clear_error(tmp_path):
     (tmp_path / "j.sqlite").write_bytes(b"what is this" * 1000)
 
-    with pytest.raises(JobError, match="is damaged.*start the job again"):
+    with pytest.raises(JobError, match="is damaged.*--resume CHECKPOINT"):
         Journal(tmp_path / "j.sqlite")
 
 
