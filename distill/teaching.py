@@ -51,7 +51,8 @@ def fingerprint(definition: Definition, model: nn.Module, replies: str = "float3
     for name, tensor in sorted(model.state_dict().items()):
         told = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {told.dtype} {tuple(told.shape)};".encode())
-        digest.update(memoryview(told.view(torch.uint8).numpy()) if told.numel() else b"")
+        flat = told.reshape(-1).view(torch.uint8)  # of no dimension too, as BatchNorm's count
+        digest.update(memoryview(flat.numpy()) if told.numel() else b"")
     if (path := Path(definition.file)).is_file():
         digest.update(path.read_bytes())
     return digest.hexdigest()[:32]

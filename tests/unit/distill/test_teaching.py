@@ -76,3 +76,16 @@ def test_a_fingerprint_tells_teachers_apart(definition):
 def test_a_teacher_that_cannot_be_made_is_named(params, said):
     with pytest.raises(DefinitionError, match=said):
         load_definition("taught_lenet", teacher_params=params).teacher()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_a_tensor_of_no_dimension_is_told_too(definition, dtype):
+    """Broken once: no teacher with BatchNorm could start, which counts batches in one."""
+    model = torch.nn.BatchNorm1d(3)
+    model.register_buffer("scale", torch.tensor(2, dtype=dtype))
+    before = fingerprint(definition, model)
+    model.num_batches_tracked += 1
+    after = fingerprint(definition, model)
+    model.scale += 1
+
+    assert len({before, after, fingerprint(definition, model)}) == 3
