@@ -1,4 +1,7 @@
-"""What data held, by digests, compared with what it holds now. Pure; data/content.py makes them."""
+"""Digests of what a job's data held, compared with those of now. Pure.
+
+data/content.py makes them.
+"""
 
 from __future__ import annotations
 

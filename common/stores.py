@@ -161,9 +161,11 @@ def has_folders(fs: Any) -> bool:
     return not names & _BUCKETS
 
 
-def at_once(fs: Any, work: Callable[[Item], Value], items: Iterable[Item]) -> Iterator[Value]:
-    """Yield what `work` makes of each, in order; a few at once where `fs` takes several calls."""
-    most = _AT_ONCE if fs.async_impl else 1
+def at_once(
+    fs: Any, work: Callable[[Item], Value], items: Iterable[Item], most: int = _AT_ONCE
+) -> Iterator[Value]:
+    """Yield what `work` makes of each, in order; `most` at once where `fs` takes several calls."""
+    most = most if fs.async_impl else 1
     ahead: deque[Future[Value]] = deque()
     for item in items:
         ahead.append(background.begin("files of a store", functools.partial(work, item)))

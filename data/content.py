@@ -1,4 +1,6 @@
-"""What a job's data holds, by digests that cost milliseconds a file.
+"""Digests of the files of a job's data, which tell whether they are what they were.
+
+Each costs a millisecond, or some requests of a store.
 
 A position of a checkpoint means the same records only in the same data, and files are replaced by
 others of the same name and length. A file of up to `WHOLE_NBYTES` is read whole. Of a larger one
@@ -10,16 +12,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from ..common.contents import Content
+from ..common.stores import at_once
 from .files import DataFile
 from .open import files_of
 
 WHOLE_NBYTES = 1 << 20
 _BLOCK_NBYTES = 4096
 _BLOCKS, _BLOCKS_AFAR = 32, 8  # spread evenly, the first at the head and the last at the tail
-_AT_ONCE = 16  # files of a store
+_AT_ONCE = 16  # files of a store, of which little is read
 _OF_A_FOLDER = 256  # files of a folder that are looked into; all are told by their names
 
 
@@ -30,8 +32,8 @@ def contents(path: str, format: str | None, sources: Iterable[str]) -> list[Cont
     """
     files = files_of(path, format)
     by_name = {file.name: file for file in files}
-    names = [*sources]
-    beside = [file for file in files if file.name not in set(names)]  # labels; all of a folder
+    names = dict.fromkeys(sources)
+    beside = [file for file in files if file.name not in names]  # labels; all of a folder
     shared = _of_many(beside)
     own = _each([by_name[name] for name in names if name in by_name])
     found = []
@@ -45,10 +47,14 @@ def contents(path: str, format: str | None, sources: Iterable[str]) -> list[Cont
 
 
 def _each(files: Sequence[DataFile]) -> dict[str, tuple[str, str]]:
-    if all(file.is_local for file in files):
-        return {file.name: _of(file) for file in files}
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return dict(zip([file.name for file in files], pool.map(_of, files), strict=True))
+    found: Iterable[tuple[str, str]]
+    away = [file.fs for file in files if not file.is_local]
+    if away:  # as the one of them that takes the fewest calls at a time
+        fs = min(away, key=lambda fs: bool(fs.async_impl))
+        found = at_once(fs, _of, files, _AT_ONCE)
+    else:
+        found = map(_of, files)
+    return dict(zip([file.name for file in files], found, strict=True))
 
 
 def _of_many(files: Sequence[DataFile]) -> tuple[str, str]:

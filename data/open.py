@@ -115,7 +115,7 @@ def files_of(path: str, format: str | None = None) -> list[DataFile]:
         return files
     from .idx import labels_of
 
-    named = {file.name: file for file in files}
+    named = {file.name for file in files}
     return [*files, *(b for f in files if (b := labels_of(f)) and b.name not in named)]
 
 

@@ -37,12 +37,13 @@ def with_its_volume(job: Object, config: Object | None) -> tuple[Object, bool]:
 
     What ends with its pod is no volume. Where no templates can be read, it stays as it is.
     """
+    if config is None:
+        return job, False
     try:
-        assert config is not None
         volumes = begun(config).templates["master"]["spec"]["volumes"]
         volume = layers.said(next(each for each in volumes if each["name"] == "job"))
         source = {name: each for name, each in volume.items() if name != "name"}
-    except (AssertionError, KeyError, StopIteration, TypeError, ValueError):
+    except (KeyError, StopIteration, TypeError, ValueError):
         return job, False
     spec, before = job["spec"], {"jobVolume": source}
     lasted, lasts = edljob.durable(before), edljob.durable(spec)

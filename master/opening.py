@@ -37,7 +37,7 @@ _BOOKS = {
     "tasks": [(int, int, int, int, [int])],
     "untouched": [(int, int)],
     "quarantined": list,
-    "contents": [(str, str, str)],  # since 0.2
+    "contents": [(str, str, str)],  # left out by earlier versions
 }
 _QUARANTINE = (int, str, [int], str, int, int)  # the last two, kind and epoch, may be left out
 

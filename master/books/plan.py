@@ -136,7 +136,7 @@ class Plan:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what must be equal for positions of one plan to mean the same in another."""
-        values = dataclasses.asdict(self)
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         free = ["num_epochs", "first_id", "contents"]
         if not self.max_steps:  # else they say which records an epoch has not
             free += ["max_steps", "overlap_epochs", "pushes_per_step"]

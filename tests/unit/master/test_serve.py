@@ -1,4 +1,4 @@
-"""Where a master listens, beside the one before it. Real sockets."""
+"""A master that begins: the port at which it listens, and the check that it reads. Real sockets."""
 
 from __future__ import annotations
 
