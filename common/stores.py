@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import errno
 import functools
+import logging
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from . import background
 from .errors import EdlError, UsageError
 from .retry import Backoff, retry
+
+log = logging.getLogger(__name__)
 
 _BACKOFF = Backoff(first_s=0.2, longest_s=5.0)
 _LEAST_S = 1.0  # for the last try
@@ -153,6 +156,23 @@ def _file_system(url: str, _process: int) -> Any:
     import fsspec  # slow, and seldom needed
 
     return fsspec.core.url_to_fs(url)[0]
+
+
+def awaited(
+    what: str, url: str, call: Callable[[], Value], quiet_s: float = 10.0, most_s: float = 300.0
+) -> Value:
+    """Return what one long call of a store answers, as the listing of a million files is.
+
+    After `quiet_s` the log tells what is waited for (a guess: nobody wonders before). Raises
+    StoreError after `most_s`, and what the call raises.
+    """
+    future = background.begin(f"{url} {what}", call)
+    if not wait((future,), quiet_s).done:
+        log.warning("%s is not %s after %.0f s: waiting for its store.", url, what, quiet_s)
+        if not wait((future,), most_s - quiet_s).done:
+            reason = f"its store has not answered for {most_s:.0f} s: see that it can be reached"
+            raise StoreError(what, url, reason, 0.0)
+    return future.result()
 
 
 def has_folders(fs: Any) -> bool:

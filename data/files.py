@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import DataError
 from ..common.extras import install
+from ..common.stores import awaited
 from . import ranges
 
 JOB_DIR_VARIABLE = "EDL_JOB_DIR"
@@ -140,7 +141,7 @@ class DataFile:
 
     def _told(self) -> list[Any]:
         self.fs.invalidate_cache(self.path)  # a listing of before would tell of what was then
-        info = self.fs.info(self.path)
+        info = awaited("opened", self.name, lambda: self.fs.info(self.path))
         size = info.get("size")
         if size is None:
             raise OSError("its server does not tell its size")

@@ -22,7 +22,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from ..common.errors import DataError, EdlError, UsageError
-from ..common.stores import reason_of
+from ..common.stores import awaited, reason_of
 from .files import DataFile
 
 log = logging.getLogger(__name__)
@@ -45,13 +45,13 @@ def expand(path: str) -> list[DataFile]:
             raise UsageError(f"{twice[0]} is named twice in {path}: name each file once.")
         return files
     fs, inner = _file_system(path)
-    try:
+    if _is_local(fs):
         return _expanded(fs, inner, path)
+    try:
+        return awaited("opened", path, lambda: _expanded(fs, inner, path))
     except EdlError:
         raise
     except Exception as error:  # no tuple names the errors of all backends
-        if _is_local(fs):
-            raise
         raise DataError(f"{path} cannot be opened: {reason_of(error)}.") from error
 
 
@@ -207,4 +207,4 @@ def _globbed(pattern: str, hidden: bool) -> Iterable[str]:
 
 def _hidden(path: str, folder: str, spelled: Collection[str] = ()) -> bool:
     below = path[len(folder.rstrip("/")) + 1 :]
-    return any(part[:1] in "._" and part[:1] not in spelled for part in below.split("/"))
+    return any(part.startswith((".", "_")) and part[0] not in spelled for part in below.split("/"))
