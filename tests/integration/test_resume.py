@@ -32,11 +32,14 @@ def home(tmp_path):
 
 
 def counting(tmp_path, **more):
-    """Return the flags of a job that takes a few seconds."""
+    """Return the flags of a job that ends in seconds once `hurry` was called, else in a minute.
+
+    So a machine that has other work still meets it in its midst.
+    """
     flags = {
         "model_zoo": ZOO,
         "model_def": "counting",
-        "model_params": "delay_s=0.02",
+        "model_params": f"delay_s=0.2,until={tmp_path / 'hurry'}",
         "training_data": write_records(tmp_path / "records.npz", RECORDS),
         "minibatch_size": 16,
         "num_epochs": EPOCHS,
@@ -45,6 +48,10 @@ def counting(tmp_path, **more):
         **more,
     }
     return said(flags)
+
+
+def hurry(tmp_path):
+    (tmp_path / "hurry").touch()
 
 
 def said(flags):
@@ -105,6 +112,7 @@ def test_job_that_is_stopped_twice_applies_each_record_once_an_epoch(tmp_path, h
     assert books_of(second).version > before.version
 
     last = said({"num_workers": 1, "num_ps": 3, "checkpoint_dir": tmp_path / "c"})
+    hurry(tmp_path)
     edl(home, *shlex.split(second)[1:], *last)
 
     end = storage.load(tmp_path / "c").directory
@@ -166,6 +174,7 @@ def test_job_whose_processes_were_all_killed_at_once_goes_on_from_its_folder(tmp
     assert f"edl train --resume {job.folder}" == command
     refused = edl(home, *shlex.split(command)[1:], "--num_workers=3", code=2).stderr
     assert "has no checkpoint: give no other flags" in refused
+    hurry(tmp_path)
     out = edl(home, *shlex.split(command)[1:]).stdout
 
     assert "; started again (epoch 2)" in out
@@ -189,7 +198,6 @@ def test_the_same_number_of_other_records_is_refused_and_nothing_is_touched(tmp_
         use_async="true",
         checkpoint_dir=folder,
         checkpoint_steps=10,
-        model_params="delay_s=0.15",  # so that a busy machine still writes one long before the end
     )
     edl(home, "train", "--detach", *flags)
     job = LocalJob(home / "jobs" / "demo")
@@ -210,6 +218,7 @@ def test_the_same_number_of_other_records_is_refused_and_nothing_is_touched(tmp_
     assert there == files_of(job.folder)
 
     data.write_bytes(kept)
+    hurry(tmp_path)
     edl(home, "train", "--resume", folder, "--checkpoint_dir", tmp_path / "other")
     edl(home, "train", "--resume", job.folder)
 
