@@ -144,7 +144,8 @@ def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
     if not before:
         raise UsageError(
             f"{said}: {directory} does not say with which settings it was written: give all of "
-            "them, and --checkpoint_dir_for_init instead."
+            "them, and --checkpoint_dir_for_init instead. With a script's state `edl launch "
+            "--checkpoint_dir` goes on."
         )
     rows = {knob.name for knob in knobs()} - {"checkpoint_dir_for_init", "allow_changed_data"}
     kept = {name: value for name, value in before.items() if name in rows}

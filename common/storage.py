@@ -180,6 +180,10 @@ def _read(place: Place) -> Manifest:
     try:
         values = parse(place.read(MANIFEST))
         must_be(values, dict)
+        if values.get("kind") == "exported model":
+            raise CheckpointError(
+                f"{place} is an exported model: name the checkpoint that it was made of"
+            )
         if values.get("format") != FORMAT:
             raise CheckpointError(
                 f"{path} has format {values.get('format')}; this version reads {FORMAT}"

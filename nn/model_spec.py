@@ -10,7 +10,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from ..common.errors import EdlError
+from ..common.errors import CheckpointError, EdlError
 from ..common.foreign import must_be, parse
 from . import by_name
 from .optimizers import Optimizer
@@ -98,6 +98,19 @@ class ModelSpec:
             },
             sort_keys=True,
         )
+
+    @classmethod
+    def of_checkpoint(cls, model: dict[str, object], where: object) -> ModelSpec:
+        """Return the model that the manifest of the checkpoint `where` names.
+
+        Raises CheckpointError where it is none, as in the state of a script.
+        """
+        try:
+            return cls.from_json(json.dumps(model))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{where} is no checkpoint of `edl train`: it has no model: {error}"
+            ) from error
 
     @classmethod
     def from_json(cls, text: str) -> ModelSpec:

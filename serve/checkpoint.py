@@ -7,7 +7,6 @@ is looked at as a stranger's: each array has the type and the shape that the mod
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -186,12 +185,7 @@ def open_checkpoint(where: str | Path, *, checksums: bool = True) -> Checkpoint:
     said = str(where)
     path = str(paths.named_job(said) or said) if isinstance(where, str) else said
     manifest = newest_checkpoint(path, said, checksums=checksums)
-    try:
-        spec = ModelSpec.from_json(json.dumps(manifest.model))
-    except ValueError as error:
-        raise CheckpointError(
-            f"{manifest.place} is no checkpoint of `edl train`: it has no model: {error}"
-        ) from error
+    spec = ModelSpec.of_checkpoint(manifest.model, manifest.place)
     names = [record.name for record in manifest.files if record.name.endswith(".safetensors")]
     files = tuple(map(pieces.mapped, manifest.fetch(names)))
     return Checkpoint(manifest, spec, files)

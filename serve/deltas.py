@@ -9,7 +9,6 @@ A generation shares with the one before what has not changed: dense tensors, and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +62,7 @@ def opened(manifest: Manifest) -> Generation:
 
     Raises CheckpointError where it is none, or damaged.
     """
-    about, spec = deltas.about(manifest), _spec(manifest)
+    about, spec = deltas.about(manifest), ModelSpec.of_checkpoint(manifest.model, manifest.place)
     if about.since:
         raise Gap(f"{manifest.place} is a delta, and begins at a cut that is not here")
     files = _files(manifest)
@@ -95,7 +94,8 @@ def parts(manifest: Manifest) -> Parts:
 
     Raises CheckpointError where it is neither, or its files are not of its model.
     """
-    about, spec, files = deltas.about(manifest), _spec(manifest), _files(manifest)
+    about, files = deltas.about(manifest), _files(manifest)
+    spec = ModelSpec.of_checkpoint(manifest.model, manifest.place)
     layers = _layers(spec, files, about.deletions)
     names = [table.name for table in spec.tables]
     return Parts(about, spec, dict(zip(names, layers, strict=True)), tuple(_chunks(spec, files)))
@@ -128,13 +128,6 @@ def must_follow(about: About, here: About) -> None:
             f"the delta to cut {about.number} of {about.job} begins at {about.since or 'nothing'}, "
             f"and what is here is {here.cut} of {here.job}"
         )
-
-
-def _spec(manifest: Manifest) -> ModelSpec:
-    try:
-        return ModelSpec.from_json(json.dumps(manifest.model))
-    except ValueError as error:
-        raise CheckpointError(f"{manifest.place} has no model: {error}") from error
 
 
 def _files(manifest: Manifest) -> tuple[pieces.Mapped, ...]:

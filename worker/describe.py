@@ -206,7 +206,7 @@ def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:
     if path:
         manifest = load_manifest(path)
         mine = model_spec(model_maker(definition, settings)(), optimizer, settings.seed)
-        theirs = ModelSpec.from_json(json.dumps(manifest.model))
+        theirs = ModelSpec.of_checkpoint(manifest.model, manifest.place)
         if (mine.dense, mine.tables) != (theirs.dense, theirs.tables):
             raise CheckpointError(another_model(str(manifest.place), mine, theirs))
         if settings.resume and mine.optimizer != theirs.optimizer:

@@ -15,22 +15,25 @@ from edl.nn import SGD, Embedding, Mean
 
 
 class Hybrid(nn.Module):
-    def __init__(self, records: int, delay_s: float, record_s: float, names: bool) -> None:
+    def __init__(
+        self, records: int, delay_s: float, record_s: float, names: bool, until: str
+    ) -> None:
         super().__init__()
         self.counts = nn.Parameter(torch.zeros(records))
         self.rows = Embedding("rows", 1, initializer="zeros", feature="record" if names else None)
         self.register_buffer("steps", torch.zeros(1))
-        self.delay_s, self.record_s = delay_s, record_s
+        self.delay_s, self.record_s, self.until = delay_s, record_s, until
 
     def forward(self, features):
-        time.sleep(self.delay_s + self.record_s * len(features["record"]))
+        if not (self.until and os.path.exists(self.until)):
+            time.sleep(self.delay_s + self.record_s * len(features["record"]))
         if self.training:
             self.steps += 1
         return self.counts[features["record"]] + self.rows(features["record"]).squeeze(-1)
 
 
-def model(records=64, delay_s=0.0, record_s=0.0, names=True):
-    return Hybrid(records, delay_s, record_s, names)
+def model(records=64, delay_s=0.0, record_s=0.0, names=True, until=""):
+    return Hybrid(records, delay_s, record_s, names, until)
 
 
 def loss(outputs, labels):

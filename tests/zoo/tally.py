@@ -15,21 +15,24 @@ from edl.nn import SGD, Mean
 
 
 class Tally(nn.Module):
-    def __init__(self, records: int, delay_s: float, record_s: float = 0.0) -> None:
+    def __init__(
+        self, records: int, delay_s: float, record_s: float = 0.0, until: str = ""
+    ) -> None:
         super().__init__()
         self.counts = nn.Parameter(torch.zeros(records))
         self.register_buffer("steps", torch.zeros(1))
-        self.delay_s, self.record_s = delay_s, record_s
+        self.delay_s, self.record_s, self.until = delay_s, record_s, until
 
     def forward(self, features):
-        time.sleep(self.delay_s + self.record_s * len(features["record"]))
+        if not (self.until and os.path.exists(self.until)):
+            time.sleep(self.delay_s + self.record_s * len(features["record"]))
         if self.training:
             self.steps += 1
         return self.counts[features["record"]]
 
 
-def model(records=64, delay_s=0.0, record_s=0.0):
-    return Tally(records, delay_s, record_s)
+def model(records=64, delay_s=0.0, record_s=0.0, until=""):
+    return Tally(records, delay_s, record_s, until)
 
 
 def loss(outputs, labels):

@@ -38,10 +38,7 @@ def stored(
     CheckpointError where a file is damaged or it is another model's.
     """
     manifest = load(path)
-    try:
-        theirs = ModelSpec.from_json(json.dumps(manifest.model))
-    except ValueError as error:
-        raise CheckpointError(f"{manifest.place} has no model: {error}") from error
+    theirs = ModelSpec.of_checkpoint(manifest.model, manifest.place)
     if (theirs.dense, theirs.tables) != (spec.dense, spec.tables):
         raise CheckpointError(another_model(str(manifest.place), spec, theirs))
     names = optimizer_state.state_names(spec.dense_optimizer)

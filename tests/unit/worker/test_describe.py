@@ -153,6 +153,34 @@ def test_another_model_than_the_checkpoints_is_refused_by_what_differs(
         describe(settings(change, **{how: path}), tmp_path)
 
 
+def script_state(folder):
+    (folder / "state.json").write_bytes(b"{}")
+    files = [storage.record_of("state.json", [b"{}"])]
+    storage.write_manifest(folder, version=1, num_shards=1, num_slots=0, files=files, model={})
+    return folder
+
+
+def exported(folder):
+    (folder / "MANIFEST.json").write_text('{"kind": "exported model", "format": 1}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("left", "sentence"),
+    [
+        (script_state, "is no checkpoint of `edl train`: it has no model"),
+        (exported, "is an exported model: name the checkpoint that it was made of"),
+    ],
+)
+@pytest.mark.parametrize("how", ["resume", "checkpoint_dir_for_init"])
+def test_what_holds_no_models_checkpoint_is_refused(settings, tmp_path, left, sentence, how):
+    folder = tmp_path / "version-000000000001"
+    folder.mkdir()
+
+    with pytest.raises(CheckpointError, match=sentence):
+        describe(settings(**{how: str(left(folder))}), tmp_path)
+
+
 def test_another_optimizer_is_refused_where_the_same_job_goes_on_only(settings, tmp_path):
     path = checkpoint(tmp_path / "c", settings())
     change = ("SGD(lr=0.1)", "Adam(lr=0.1)")
