@@ -21,7 +21,7 @@ from ..common import paths, storage
 from ..common.errors import EdlError, JobError, Unreachable, UsageError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.identity import Identity
-from . import logs, transfer, view
+from . import logs, transfer, tries, view
 from .job import INTERRUPTED, Kind, Report, Status
 from .wait import not_written
 
@@ -89,8 +89,7 @@ class LocalJob:
         except EdlError as error:  # of one job: the others are listed all the same
             return {"job_name": self.name, "state": "dead", "message": str(error)}
         if paths.is_queued(self.folder):
-            waits = "it waits for the scheduler: `edl schedule status`"
-            return {"job_name": self.name, "state": "queued", "message": waits}
+            return {"job_name": self.name, "state": "queued", "message": self._waits()}
         locked = paths.is_locked(self.folder)
         state, message = "starting" if locked else "dead", f"see {self.log}"
         if locked and (waits := paths.waited_for(self.folder)):
@@ -106,6 +105,15 @@ class LocalJob:
         if state == "dead" and (result := self.result()) is not None:  # it has ended meanwhile
             return result
         return {"job_name": self.name, "state": state, "message": self.how_to_go_on() or message}
+
+    def _waits(self) -> str:
+        """Return what a job that is queued waits for, and whether it has been begun in vain."""
+        waits = "it waits for the scheduler: `edl schedule status`"
+        try:
+            tried = tries.read(self.folder)
+        except EdlError as error:
+            return f"{waits}; {error}"
+        return tried.told() if tried.why else waits
 
     def how_to_go_on(self) -> str:
         """Return what to do where the job stands without a master; else ""."""

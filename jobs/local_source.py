@@ -206,19 +206,25 @@ class LocalSource:
 
 def died(job: LocalJob, returncode: int) -> EdlError:
     """Return the error of a master that ended without a result: what it said, if it said why."""
-    error = _told(job, returncode)
+    error = how_it_died(job, returncode)
     if job.address() is None:
         job.give_up(error.exit_code, str(error))
     return error
 
 
-def _told(job: LocalJob, returncode: int) -> EdlError:
+def how_it_died(job: LocalJob, returncode: int | None) -> EdlError:
+    """Return what a master that ended without a result said, if it said why.
+
+    `returncode`: None where nobody has heard it.
+    """
     words = job.last_words()
     last = words.rpartition("\n")[2]
-    if returncode > 0 and last.startswith("edl: error: "):
+    if (returncode is None or returncode > 0) and last.startswith("edl: error: "):
         kind = UsageError if returncode == UsageError.exit_code else JobError
         return kind(last.removeprefix("edl: error: "))
-    how = f"was killed by signal {-returncode}" if returncode < 0 else f"exited with {returncode}"
+    how = "has ended" if returncode is None else f"exited with {returncode}"
+    if returncode is not None and returncode < 0:
+        how = f"was killed by signal {-returncode}"
     return JobError(
         f"The master of job {job.name!r} {how} before the job was over. {job.how_to_go_on()}\n"
         f"The end of its log, {job.log}:\n{words or '(empty)'}"

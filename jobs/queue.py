@@ -16,6 +16,7 @@ from ..common.errors import EdlError, UsageError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.settings import JobSettings
 from ..common.times import rfc3339
+from . import tries
 from .local import LocalJob
 from .start import go_on, make
 
@@ -126,14 +127,18 @@ def ask_of(job: LocalJob) -> Ask | None:
         raise UsageError(f"{path} is no ask of a queued job: {error}") from error
 
 
-def begin(job: LocalJob, num_workers: int, num_ps: int = 0) -> subprocess.Popen[bytes]:
+def begin(
+    job: LocalJob, num_workers: int, num_ps: int = 0, now: int = 0
+) -> subprocess.Popen[bytes]:
     """Begin a queued job with so many workers and servers; 0 servers are those that it stated.
 
-    Raises UsageError where it was begun, or taken back, meanwhile.
+    `now`: s since the epoch. Raises UsageError where it was begun, or taken back, meanwhile.
     """
     if not paths.is_queued(job.folder):
         raise UsageError(f"The job {job.name!r} is not in the queue any more.")
     settings = dataclasses.replace(JobSettings.of_job(job.folder), num_workers=num_workers)
     settings = dataclasses.replace(settings, num_ps=num_ps or settings.num_ps)
+    # First: one that ends the scheduler with it was begun all the same.
+    tries.write(job.folder, tries.Tries(tries.read(job.folder).number + 1, now))
     storage.write_file(job.folder / "settings.json", settings.to_json().encode())
     return go_on(job)[1]

@@ -3,21 +3,27 @@
 The machine has room for so many workers, by default as many as cores. Servers are counted as
 workers are where a job may have other ones (`--max_ps`), else they are not, nor are jobs that were
 not queued. A job that runs is never suspended here. One that may have other servers grows, and
-changes them, only once what it has was measured.
+changes them, only once what it has was measured. One whose master ends before it serves is begun
+again after a pause, a few times (jobs/tries.py).
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..common import paths, storage
 from ..common.errors import EdlError, JobError, UsageError
 from ..common.foreign import read_plain
-from ..jobs import queue
+from ..jobs import queue, tries
 from ..jobs.job import Status
 from ..jobs.local import LocalJob, all_jobs
+from ..jobs.local_source import how_it_died
 from .cluster import Node, Resources
 from .jobs import Job, Plan, Shape
 from .place import Seen, Tell, read_plan, seconds, write_plan
@@ -31,6 +37,7 @@ _OVER = ("left", "failed", "lost")  # states of a worker that is none any more
 _MOST_LOOKS = 60  # until servers that were asked for are not waited for any more
 _SERVES = ("serving", "waiting")  # states of a server that is ready
 _PLAN = "plan.json"
+_END_S = 5.0  # who has let go of the job's lock is gone in a moment
 
 
 def folder() -> Path:
@@ -73,38 +80,50 @@ def last_plan() -> dict[str, Any]:
 class LocalPlace:
     """The jobs of this machine that were queued."""
 
-    def __init__(self, workers: int) -> None:
-        """Take the number of workers that all jobs may have together."""
+    def __init__(self, workers: int, clock: Callable[[], float] = time.time) -> None:
+        """Take the number of workers that all jobs may have together.
+
+        `clock`: seconds since the epoch.
+        """
+        self._clock = clock
         self._nodes = [Node(NODE, Resources(cpu=float(workers)))]
         self._wanted: dict[str, tuple[int, int]] = {}  # what each running job was told last
         self._fixed: set[str] = set()  # jobs that have refused other servers
         self._awaited: dict[str, int] = {}  # looks at which what a job was told was not there
         self._resizes: dict[str, int] = {}
         self._found: dict[str, LocalJob] = {}
-        self._begun: list[subprocess.Popen[bytes]] = []  # kept until each has ended
+        self._begun: dict[str, subprocess.Popen[bytes]] = {}  # kept until each has ended
+        self._died: dict[str, tries.Tries] = {}  # at their start: those that nobody has told of yet
 
     def look(self) -> Seen:
         """Return the jobs that have not ended."""
-        self._begun = [each for each in self._begun if each.poll() is None]
         seen = Seen([], self._nodes, {})
-        self._found = {}
+        self._found, self._died = {}, {}
         for job in all_jobs():
             try:
                 ask = queue.ask_of(job) if job.result() is None else None
+                if ask is None:
+                    continue
+                status = job.status()
+                why = self._why_not_yet(job) if status.get("state") == "queued" else ""
             except EdlError as error:
                 seen.ignored[job.name] = f"is left alone: {error}"
                 continue
-            if ask is None:
-                continue
             self._found[job.name] = job
-            status = job.status()
-            if status.get("state") != "dead" and status.get("exit_code") is None:
+            if why:
+                seen.ignored[job.name] = why
+            elif status.get("state") != "dead" and status.get("exit_code") is None:
                 seen.jobs.append(self._job(job, ask, status, seen.ignored))
+        ended = [name for name, child in self._begun.items() if child.poll() is not None]
+        for name in ended:
+            del self._begun[name]
         self._wanted = {job.name: _pair(job.held) for job in seen.jobs if job.held.workers}
         return seen
 
     def act(self, plan: Plan, seen: Seen, tell: Tell) -> None:
         """Begin jobs, and change their workers; what fails is told, and tried again next time."""
+        for name, tried in self._died.items():
+            self._end_start(self._found[name], tried, tell)
 
         def grows(job: Job) -> bool:  # those that give something up come first
             return plan[job.name].shape.workers > job.held.workers
@@ -119,9 +138,8 @@ class LocalPlace:
                     self._found[job.name].scale(given.workers, others)
                     self._resizes[job.name] = self._resizes.get(job.name, 0) + 1
                 else:
-                    begun = queue.begin(self._found[job.name], *_pair(given))
-                    self._begun.append(begun)
-            except EdlError as error:
+                    self._begin(self._found[job.name], *_pair(given))
+            except (EdlError, OSError) as error:
                 tell(f"{job.name}: {error}")
                 if isinstance(error, JobError) and given.servers != job.held.servers:
                     self._fixed.add(job.name)
@@ -132,9 +150,58 @@ class LocalPlace:
                 what += f", {job.held.servers} -> {given.servers} servers"
             tell(f"{job.name}: {what}: {plan[job.name].why}")
 
-    def keep(self, plan: dict[str, Any], _tell: Tell) -> None:
+    def keep(self, plan: dict[str, Any], tell: Tell) -> None:
         """Keep the plan in a file."""
-        storage.write_file(folder() / _PLAN, write_plan(plan).encode())
+        try:
+            storage.write_file(folder() / _PLAN, write_plan(plan).encode())
+        except OSError as error:  # a full disk, say: the next round keeps the next plan
+            tell(f"the plan is not kept: {error}")
+
+    def _begin(self, job: LocalJob, workers: int, servers: int) -> None:
+        now = int(self._clock())
+        try:
+            self._begun[job.name] = queue.begin(job, workers, servers, now)
+        except EdlError as error:  # it counts as a start, where it was one
+            if (tried := tries.read(job.folder)).number and paths.is_queued(job.folder):
+                told = dataclasses.replace(tried, why=str(error), exit_code=error.exit_code)
+                tries.write(job.folder, told)
+            raise
+
+    def _why_not_yet(self, job: LocalJob) -> str:
+        """Return why a job that is queued is not to be begun now; "": it is.
+
+        Raises UsageError where nobody knows how often it was.
+        """
+        tried = tries.read(job.folder)
+        if not tried.number:
+            return ""
+        if not tried.why:
+            error = how_it_died(job, self._code(job.name))
+            tried = dataclasses.replace(tried, why=str(error), exit_code=error.exit_code)
+            self._died[job.name] = tried
+        if tried.are_over:
+            self._died[job.name] = tried
+            return "is over: it died at each of its starts"
+        return f"waits: {tried.told()}" if self._clock() < tried.again_at else ""
+
+    def _code(self, name: str) -> int | None:
+        """Return how the process that this scheduler has begun a job with ended, where it knows."""
+        child = self._begun.get(name)
+        if child is None:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(_END_S)
+        return None
+
+    def _end_start(self, job: LocalJob, tried: tries.Tries, tell: Tell) -> None:
+        """Keep how a start ended, and end the job where it was the last one."""
+        try:
+            tries.write(job.folder, tried)
+            if tried.are_over:
+                job.give_up(tried.exit_code, tried.told())
+                tell(f"{job.name}: {tried.told()}")
+        except OSError as error:  # it is tried again
+            tell(f"{job.name}: {error}")
 
     def _job(self, job: LocalJob, ask: queue.Ask, status: Status, ignored: dict[str, str]) -> Job:
         told = Told.by(status.get("report"))

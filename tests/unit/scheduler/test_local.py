@@ -1,5 +1,7 @@
 """The jobs of this machine are seen as their status says, and changed by what the plan says."""
 
+from pathlib import Path
+
 import pytest
 from tools.reports import make_report
 
@@ -16,6 +18,7 @@ class FakeJob:
 
     def __init__(self, name, state, workers=0, told=None, servers=1):
         self.name = name
+        self.folder = Path("/nowhere")
         self.fails = False
         self._status = {"state": state, "workers": [{"state": "training"}] * workers}
         self._status["servers"] = [{"state": "serving"}] * servers
@@ -45,7 +48,7 @@ def jobs(monkeypatch):
     """Put jobs into the queue by adding them here; what is begun is noted at the job."""
     found = []
 
-    def begin(job, workers, servers):
+    def begin(job, workers, servers, _now):
         job.asked.append((-workers, servers) if servers else -workers)
         return Begun()
 
