@@ -16,6 +16,7 @@ import click
 
 from .. import __version__
 from ..common.errors import EdlError, UsageError
+from ..common.process import is_starved, starved
 from . import jobs, train
 from .chaos import chaos
 from .checkpoint import checkpoint
@@ -91,6 +92,11 @@ def report(command: Callable[[], Any]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("edl: interrupted", err=True)
         return 130
+    except (MemoryError, RuntimeError) as error:
+        if not is_starved(error):
+            raise
+        click.echo(f"edl: error: {starved(error)}", err=True)
+        return 1
     except OSError as error:  # of a path that the user named, or of the disk
         if error.filename is None and error.errno not in _OF_STDOUT:
             raise

@@ -11,11 +11,13 @@ import contextlib
 import ipaddress
 import os
 import socket
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from .errors import UsageError
+from .process import is_starved
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -168,7 +170,10 @@ def serve_metrics(registry: CollectorRegistry | None = None) -> tuple[WSGIServer
             super().shutdown_request(request)
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """Ignore the error: a peer that goes away is no news."""
+            """Ignore the error, unless there are no threads: a peer that goes away is no news."""
+            error = sys.exception()
+            if error is not None and is_starved(error):
+                raise error
 
     try:
         server = make_server(host, port, make_wsgi_app(registry or REGISTRY), Server, Handler)

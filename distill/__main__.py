@@ -6,7 +6,7 @@ declared lost; 1 without a master; 2 the definition is at fault.
 
 from __future__ import annotations
 
-from ..common.process import allow_many_files, end_at_sigterm, leave
+from ..common.process import allow_many_files, end_at_sigterm, end_with
 
 if __name__ == "__main__":
     end_at_sigterm()  # what is imported now takes seconds
@@ -160,4 +160,4 @@ def _load(settings: JobSettings, index: int) -> tuple[Teaching, dict[str, str]]:
 
 
 if __name__ == "__main__":
-    leave(main())
+    end_with(main)

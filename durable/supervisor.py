@@ -2,8 +2,9 @@
 
 The supervisor knows nothing of the job: it holds the job's lock, hands signals on and waits. A
 master that ends with an exit code has decided so, and the code is passed on. One that is killed by
-a signal that nobody asked for is started again at once; it finds its journal and goes on. A
-supervisor that is killed itself takes nothing with it: the master has the lock too.
+a signal that nobody asked for, or to which the system gave no more threads or memory, is started
+again at once; it finds its journal and goes on. A supervisor that is killed itself takes nothing
+with it: the master has the lock too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..common.paths import JOURNAL
+from ..common.process import STARVED, ended_with
 
 COMMAND = (sys.executable, "-m", "edl.master")  # what runs a master
 _MOST_DEATHS = 5  # in a row, each within
@@ -68,7 +70,7 @@ class _Supervisor:
         while True:
             started = self._now()
             code = self._start(after).wait()
-            if code >= 0:
+            if code >= 0 and code != STARVED:
                 return code
             if (result := self._result()) not in (None, ended_before):
                 return int(json.loads(result)["exit_code"])  # it was killed after its last word
@@ -134,6 +136,8 @@ class _Supervisor:
 
 
 def _words(code: int) -> str:
+    if code >= 0:
+        return ended_with(code)
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

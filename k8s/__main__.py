@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from ..common import log as logs
 from ..common.errors import EdlError, PeerError, UsageError
 from ..common.listen import serve_metrics
-from ..common.process import leave
+from ..common.process import end_with
 from . import names
 from .allowed import Installed
 from .api import Api, Object
@@ -166,4 +166,4 @@ def _lead(
 
 
 if __name__ == "__main__":
-    leave(main())
+    end_with(main)

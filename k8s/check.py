@@ -23,7 +23,7 @@ from typing import Any
 from .. import __version__
 from ..common import launched, storage
 from ..common.errors import EdlError, JobError, UsageError
-from ..common.process import end_at_sigterm, leave
+from ..common.process import end_at_sigterm, end_with
 
 RESULT = "checked.json"
 OUT_OF_MEMORY = 137  # what a container ends with whose process the kernel kills
@@ -137,4 +137,4 @@ def _result(path: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    end_with(lambda: main(sys.argv[1:]))

@@ -16,7 +16,7 @@ from pathlib import Path
 from ..common import rpc
 from ..common.identity import job_identity
 from ..common.listen import own_host
-from ..common.process import end_at_sigterm, leave
+from ..common.process import end_at_sigterm, end_with
 from ..jobs import transfer
 from .names import FILES_PORT
 from .pods import JOB_DIR
@@ -82,4 +82,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    end_with(lambda: main(sys.argv[1:]))

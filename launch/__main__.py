@@ -98,6 +98,6 @@ def _node(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    from ..common.process import leave
+    from ..common.process import end_with
 
-    leave(main())
+    end_with(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..common import report as reports
+from ..common.process import ended_with
 from ..durable.schema import Json
 from .history import History
 from .nodes import Node, Place
@@ -61,7 +62,7 @@ def end_of(code: int) -> str:
     """Return an agent's exit code in words."""
     if code in TOLD_TO_GO:
         return "was told to go"
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"was killed by signal {-code}" if code < 0 else ended_with(code)
 
 
 def _waits(places: list[Place]) -> str:

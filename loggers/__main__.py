@@ -66,6 +66,6 @@ def supervise(job_dir: Path, command: Sequence[str] = _COMMAND) -> int:
 
 
 if __name__ == "__main__":
-    from ..common.process import leave
+    from ..common.process import end_with
 
-    leave(main())
+    end_with(main)

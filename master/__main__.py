@@ -74,6 +74,6 @@ def _nursery(job_dir: Path) -> Nursery | None:
 
 
 if __name__ == "__main__":
-    from ..common.process import leave
+    from ..common.process import end_with
 
-    leave(main())
+    end_with(main)

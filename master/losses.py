@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from ..common.process import STARVED
 from ..proto import master_pb2 as pb
 from ..runtime.base import Exit, Replica
 from .books.decisions import Ended, Tries
@@ -116,7 +117,9 @@ class Losses:
                 continue
             # Who leaves in order hands back, and says so before it ends with 0.
             quit_ = exit.code == 0 and member.state != DRAINING
-            own = hung or (not exit.unknown and (own_doing(exit.code) or quit_))
+            # What the system did not give is no doing of a record.
+            known = not exit.unknown and exit.code != STARVED
+            own = hung or (known and (own_doing(exit.code) or quit_))
             at = core.decide(Ended(worker, how, own, lessee))
             for task, start, endings in at:
                 excused = own * (2 if endings == 1 else 1)  # with the one that nobody could place

@@ -23,6 +23,7 @@ from ..common.clock import Clock
 from ..common.errors import EdlError, Fenced, JobError, Unreachable
 from ..common.identity import Identity
 from ..common.listen import own_machine
+from ..common.process import is_starved
 from ..common.settings import JobSettings
 from ..durable.schema import Json, dump_all, load
 from ..runtime.base import OnReport, Replica, Report, Runtime
@@ -123,7 +124,10 @@ class Master:
             runtime.detach()  # all that runs is the other master's
             raise
         except BaseException as error:  # whatever broke, the job has ended so, and that is told
-            if not self.core.ended:
+            if is_starved(error):  # but not of this: the next master goes on with all that runs
+                self._superseded = True
+                runtime.detach()
+            elif not self.core.ended:
                 why = f"the master broke: {error!r}"
                 self.status.end("failed", EXIT_FAILED, why, self.core.resume)
             raise

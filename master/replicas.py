@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from ..common.process import ended_with
 from ..common.retry import Backoff
 from .books.endings import beyond_chance
 from .membership import SERVER, TEACHER, WORKER
@@ -321,7 +322,7 @@ def own_doing(code: int) -> bool:
 def describe_end(code: int) -> str:
     """Return an exit code in words."""
     if code >= 0:
-        return f"ended with exit code {code}"
+        return ended_with(code)
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

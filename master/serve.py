@@ -25,6 +25,7 @@ from ..common.errors import EdlError, Fenced
 from ..common.foreign import parse, read_plain
 from ..common.identity import job_identity
 from ..common.listen import own_host
+from ..common.process import is_starved
 from ..common.reflection import reflect
 from ..common.settings import JobSettings
 from ..durable.schema import Json
@@ -199,8 +200,9 @@ def _run(
         code = master.run(lambda report: home.start_runtime(report, server.address))
     except Fenced:
         raise  # there is another master: the job, its status and its journal are that one's
-    except BaseException:  # however it ended, the last status is left; then it goes on up
-        _leave_result(master, job_dir, scalars, history)
+    except BaseException as error:  # however it ended, the last status is left; then it goes on up
+        if not is_starved(error):  # then another master goes on
+            _leave_result(master, job_dir, scalars, history)
         raise
     else:
         _leave_result(master, job_dir, scalars, history)

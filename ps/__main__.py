@@ -7,7 +7,7 @@ way.
 
 from __future__ import annotations
 
-from ..common.process import allow_many_files, end_at_sigterm, leave
+from ..common.process import allow_many_files, end_at_sigterm, end_with
 
 if __name__ == "__main__":
     end_at_sigterm()  # what is imported now takes a second
@@ -86,4 +86,4 @@ def _run(server: Server, checkpoint: str, recover: tuple[str, int]) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    end_with(main)

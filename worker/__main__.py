@@ -6,7 +6,7 @@ lease, say), it drops its leases and registers as a new incarnation.
 
 from __future__ import annotations
 
-from ..common.process import end_at_sigterm, leave, show_stacks
+from ..common.process import end_at_sigterm, end_with, leave, show_stacks
 
 if __name__ == "__main__":
     show_stacks()
@@ -322,4 +322,4 @@ def _say(
 
 
 if __name__ == "__main__":
-    leave(main())
+    end_with(main)

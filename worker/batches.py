@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import DataError, EdlError, RecordError
 from ..common.order import minibatches
+from ..common.process import lacks_thread
 from ..data.reader import RecordReader, Records, take
 
 
@@ -62,7 +63,8 @@ class user_code:
     What the user's code raises is about these positions.
 
     It becomes a SpanError, SystemExit too: the master decides what a record that fails is worth.
-    Our own errors (`ours`) pass, and so does what is no Exception.
+    Our own errors (`ours`) pass, and so do what is no Exception and the want of threads: no record
+    is to blame for what the system does not give.
     """
 
     __slots__ = ("_ours", "_where")
@@ -82,6 +84,8 @@ class user_code:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if lacks_thread(error):
+            return
         if isinstance(error, Exception | SystemExit) and not isinstance(error, self._ours):
             raise SpanError(*self._where, error) from error
 

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from ..common.process import STARVED, end_where_starved, is_starved
 from ..common.settings import ANALYZE
 
 _OTHERS = ("edl.ps", "edl.distill")  # modules whose own main is run
@@ -112,11 +113,13 @@ def _become(request: dict[str, Any], main: Callable[[], int]) -> None:
         os.environ.clear()
         os.environ.update(request["env"])
         sys.argv = request["argv"]
+        end_where_starved()
         code = main()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
-    except BaseException:  # noqa: BLE001 - the last frame of a process: print, then leave
+    except BaseException as error:  # noqa: BLE001 - the last frame of a process: print, then leave
         sys.excepthook(*sys.exc_info())
+        code = STARVED if is_starved(error) else 1
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

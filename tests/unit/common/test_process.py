@@ -6,6 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from edl.common import process, rpc
+from edl.common.errors import EdlError
+from edl.launch.status import end_of
+from edl.master.replicas import describe_end
 
 INSIDE = ["unshare", "--pid", "--fork", "--kill-child"]
 
@@ -46,3 +52,60 @@ def test_a_server_may_open_as_many_files_as_the_machine_allows():
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
 
     assert "(512, 512)" == done.stdout.strip()
+
+
+_DEAF = """
+import signal, threading
+from edl.common import process, rpc
+
+def main():
+    server = rpc.Server(lambda _server: None, token="t")
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    threading.Thread.start = refuse
+    print(server.address, flush=True)
+    signal.pause()
+
+process.end_with(main)
+"""
+
+
+def test_a_server_that_gets_no_thread_for_its_calls_ends_and_says_why():
+    """Broken once: gRPC's thread that takes calls ended by itself, and the process answered nobody."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", _DEAF], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        channel = rpc.Channel(server.stdout.readline().strip(), "t")
+        check = health_pb2_grpc.HealthStub(channel).Check
+        with pytest.raises(EdlError):
+            rpc.call(check, health_pb2.HealthCheckRequest(), 10.0)
+        channel.close()
+        _, said = server.communicate(timeout=60)
+    finally:
+        server.kill()
+        server.communicate()
+
+    assert process.STARVED == server.returncode
+    assert "no more threads or memory" in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [("MemoryError", 71), ('RuntimeError("can\'t start new thread")', 71), ("RuntimeError", 1)],
+)
+def test_a_main_that_finds_no_threads_or_memory_ends_with_a_code_of_its_own(raised, code):
+    main = f"def main():\n    raise {raised}\n"
+    command = f"from edl.common import process\n{main}process.end_with(main)"
+    ended = subprocess.run([sys.executable, "-c", command], check=False, capture_output=True)
+
+    assert code == ended.returncode
+
+
+def test_the_code_is_told_in_words_by_whoever_started_the_process():
+    assert "ended with exit code 1" == describe_end(1) == end_of(1)
+    assert "exit code 71 (the system gives no more threads or memory" in describe_end(71)
+    assert describe_end(71) == end_of(71)

@@ -55,6 +55,22 @@ def test_who_leaves_in_order_while_a_lease_is_on_its_way_has_not_failed(start, s
     assert {**NO_RESTARTS, "worker": failures, "preemptions": 1 - failures} == job.end()["restarts"]
 
 
+@pytest.mark.parametrize(("code", "blames"), [(1, True), (71, False)])
+def test_a_worker_without_threads_is_replaced_with_the_reason_told_and_blames_no_record(
+    start, code, blames
+):
+    job = start([("a", 8)])
+    worker = job.worker(0)
+    worker.lease()
+    job.runtime.end(job.runtime.wait_for("worker", 0), code)
+
+    after = job.runtime.wait_for("worker", 0, worker.replica.incarnation).incarnation
+    assert blames == job.worker(0, after).lease().careful
+    told = [event["text"] for event in job.cli.status()[1]["events"]]
+    how = "" if blames else " (the system gives no more threads or memory"
+    assert any(text.startswith(f"worker 0 ended with exit code {code}{how}") for text in told)
+
+
 def test_a_lost_workers_task_goes_on_where_the_slowest_shard_stands(start):
     job = start([("a", 8)], num_minibatches_per_task=4)
     worker = job.worker()

@@ -62,6 +62,15 @@ def test_a_master_that_is_killed_is_started_again_and_told_how(job, capfd):
     assert "the master was killed by SIGKILL: started again" in capfd.readouterr().err
 
 
+def test_a_master_without_threads_or_memory_is_started_again_and_told_so(job):
+    assert 0 == run(job, "sys.exit(71)", "sys.exit(0)")
+
+    assert [] == lives(job)[0][3:]
+    after, how = lives(job)[1][3:]
+    assert "--after" == after
+    assert how.startswith("ended with exit code 71 (the system gives no more threads or memory")
+
+
 def test_five_quick_deaths_in_a_row_are_enough(job, capfd):
     assert 1 == run(job, *["die()"] * 6)
 

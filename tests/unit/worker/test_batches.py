@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edl.common.errors import RecordError
 from edl.common.order import minibatches, order
-from edl.worker.batches import SpanError, spans, split
+from edl.worker.batches import SpanError, spans, split, user_code
 
 pytestmark = pytest.mark.fast
 
@@ -122,3 +122,10 @@ def test_no_span_has_one_record_where_it_can_have_more(size, minibatch, data):
     assert whole[ends.index(position) :] == list(split(position, size, minibatch, boundaries))
     assert minibatches(size, minibatch) == len(whole)
     assert size == 1 or minibatch == 1 or all(end - start > 1 for start, end in whole)
+
+
+def test_no_record_is_to_blame_for_threads_that_the_system_does_not_give():
+    with pytest.raises(RuntimeError, match="new thread"), user_code(0, 4, "a"):
+        raise RuntimeError("can't start new thread")
+    with pytest.raises(SpanError), user_code(0, 4, "a"):
+        raise RuntimeError("another error of the user's")
