@@ -16,6 +16,7 @@ import click
 
 from ..common import paths
 from ..common.errors import UsageError
+from ..common.listen import own_host
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
 from .checkpoint import values_from
@@ -111,6 +112,7 @@ def begin_here(
     """
     from ..jobs.start import go_on, start
 
+    own_host()  # where it has none, nothing is begun that could only wait
     if before is not None:
         _check_data(before.folder, settings)
         return go_on(before)

@@ -29,26 +29,49 @@ HEALTH_PORT_VARIABLE = "EDL_HEALTH_PORT"
 METRICS_PORT_VARIABLE = "EDL_METRICS_PORT"
 _METRICS_CONNECTIONS = 32  # at a time; a scraper needs one
 _METRICS_S = 10.0  # of silence
+_CALL_S = 1.0  # to oneself: it is there at once, or never
 ANY_PORTS = {HEALTH_PORT_VARIABLE: "", METRICS_PORT_VARIABLE: ""}  # one port is of one process
 
 
 def own_host() -> str:
     """Return the address that this process binds and tells others.
 
-    Raises UsageError where it cannot.
+    Raises UsageError where it cannot, or where not even this process can be called there.
     """
-    host = os.environ.get(HOST_VARIABLE, "") or "127.0.0.1"
-    try:
-        with socket.create_server((host, 0), family=family(host)) as bound:
-            if not ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_unspecified:
-                return host
-        why = "others cannot call there"
-    except OSError as error:
-        why = error.strerror or str(error)
+    told = os.environ.get(HOST_VARIABLE, "")
+    host = told or "127.0.0.1"
+    why = _unreachable(host)
+    if not why:
+        return host
+    if told:
+        raise UsageError(
+            f"{HOST_VARIABLE}={host}: {why}. Set it to one address of this host, by which the "
+            "others of the job reach it (in a pod: its IP)."
+        )
     raise UsageError(
-        f"{HOST_VARIABLE}={host}: {why}. Set it to one address of this host, by which the others "
-        "of the job reach it (in a pod: its IP)."
+        f"The processes of a job call each other at {host}, which cannot be called here ({why}): "
+        "give this machine, container or network namespace its loopback (`ip link set lo up`), or "
+        f"set {HOST_VARIABLE} to another address of this host."
     )
+
+
+def _unreachable(host: str) -> str:
+    """Return why nobody can be called at this address of this host; "" where one can.
+
+    It is tried: a network namespace whose loopback is down lets one bind it, and calls hang.
+    """
+    try:
+        with (
+            socket.create_server((host, 0), family=family(host)) as bound,
+            socket.socket(family(host)) as caller,
+        ):
+            if ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_unspecified:
+                return "others cannot call there"
+            caller.settimeout(_CALL_S)
+            caller.connect(bound.getsockname())
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def fixed_port(variable: str) -> int:

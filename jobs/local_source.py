@@ -187,7 +187,10 @@ class LocalSource:
             with contextlib.closing(self._job.client()) as client:
                 client.stop("Ctrl-C")
         except EdlError as error:
-            self._put(Note(f"the master does not hear ({error}); Ctrl-C again to kill"))
+            # By a signal it hears also where no call comes through, as without a loopback.
+            self._child.terminate()
+            told = "it is told by SIGTERM; Ctrl-C again to kill"
+            self._put(Note(f"the master does not hear ({error}): {told}"))
 
     def _ended(self, returncode: int) -> End:
         """Return the result that the master left. Raises JobError where it left none."""

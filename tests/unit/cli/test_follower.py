@@ -6,13 +6,15 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any, Self
 
 import pytest
 
-from edl.common.errors import JobError
+from edl.common.errors import JobError, Unreachable
 from edl.jobs.follow import End, Interrupt, Note, follow
 from edl.jobs.job import Status
+from edl.jobs.local_source import LocalSource
 
 
 class Screen:
@@ -107,3 +109,47 @@ def test_signals_are_events_and_mean_what_they_did_before_once_it_is_over() -> N
 
     assert ["ready", Interrupt()] == [taken[0], taken[-1]]
     assert before == signal.getsignal(signal.SIGTERM)
+
+
+class Deaf:
+    """A master that no call reaches."""
+
+    def stop(self, _reason: str) -> None:
+        raise Unreachable("the master did not answer within 3 s")
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to let go of."""
+
+
+class DeafJob:
+    """A job whose master serves where nobody can call it."""
+
+    name = "deaf"
+
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1:1", 1
+
+    def client(self) -> Deaf:
+        return Deaf()
+
+
+class Child:
+    """The process that runs the master."""
+
+    terminated = False
+
+    def terminate(self) -> None:
+        self.terminated = True
+
+
+def test_the_first_interrupt_reaches_a_master_also_where_no_call_does() -> None:
+    told: SimpleQueue[object] = SimpleQueue()
+    job, child = DeafJob(), Child()
+    source = LocalSource(job, child)  # type: ignore[arg-type]
+    source._put = told.put
+
+    noted = list(source.take(Interrupt()))
+
+    after = told.get(timeout=300)
+    assert [True, True] == ["stopping" in str(noted), "it is told by SIGTERM" in str(after)]
+    assert child.terminated

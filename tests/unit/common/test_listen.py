@@ -1,6 +1,9 @@
 """The addresses where a process listens, by EDL_HOST and fixed ports, and what others are told."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import urllib.request
 
@@ -26,6 +29,34 @@ def test_a_host_that_cannot_be_told_to_others_is_one_clear_error(monkeypatch, ho
 
     with pytest.raises(UsageError, match=f"EDL_HOST={host}: .* Set it to one address of this host"):
         listen.own_host()
+
+
+_ALONE = ["unshare", "--map-root-user", "--net"]  # a network whose loopback is down
+
+
+@pytest.mark.skipif(
+    subprocess.run([*_ALONE, "true"], check=False, capture_output=True).returncode != 0,
+    reason="no network namespace for this user",
+)
+def test_a_network_without_a_loopback_is_one_clear_error_before_anything_is_begun(tmp_path):
+    """Broken once: one can bind there, so the job began, and nobody could call anybody."""
+    data = tmp_path / "data.csv"
+    data.write_text("a,y\n1,0\n")
+    flags = ("--model_def", "iris", "--training_data", str(data), "--job_name", "alone")
+    ended = subprocess.run(
+        [*_ALONE, sys.executable, "-m", "edl", "train", *flags],
+        env={**os.environ, "EDL_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert 2 == ended.returncode, ended.stderr
+    (said,) = ended.stderr.splitlines()
+    assert said.startswith("edl: error: The processes of a job call each other at 127.0.0.1, which ")
+    assert "`ip link set lo up`" in said
+    assert not (tmp_path / "home" / "jobs").exists()
 
 
 @pytest.mark.parametrize(("host", "address"), [("10.0.0.1", "10.0.0.1:7"), ("::1", "[::1]:7")])
