@@ -93,5 +93,6 @@ def matrix(out: str | None, work: str, only: str, sample: int, seed: int, again:
     found = matrix_.run(wanted, folder, seed=seed, again=again, say=click.echo)
     if out:
         every = matrix_.read(folder / "cells.jsonl")
-        Path(out).write_text(page(every, f"edl chaos matrix --out {out} --seed {seed}"))
+        drawn = page(every, f"edl chaos matrix --out {out} --seed {seed}")
+        Path(out).write_text(drawn, encoding="utf-8")
     return int(any(cell.outcome == "failed" for cell in found))

@@ -16,6 +16,7 @@ import click
 
 from .. import __version__
 from ..common.errors import EdlError, UsageError
+from ..common.plain import print_all
 from ..common.process import is_starved, starved
 from . import jobs, train
 from .chaos import chaos
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open the standard streams that were closed.
+    """Open the standard streams that were closed, and let each print every character.
 
     Whoever closed one (`>&-`) wants nothing of it; a file that is opened must not take its place.
     """
@@ -62,6 +63,8 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the least number that is free: this one
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        print_all(stream)
 
 
 def _print_nowhere() -> None:

@@ -206,7 +206,7 @@ def simulate(
     if plots:
         Path(plots).mkdir(parents=True, exist_ok=True)
         for what, drawn in (("jct", plot.jct_by_job), ("gpus", plot.gpus_over_time)):
-            (Path(plots) / f"{what}.svg").write_text(drawn(results))
+            (Path(plots) / f"{what}.svg").write_text(drawn(results), encoding="utf-8")
         click.echo(f"{plots}/jct.svg and gpus.svg are written")
 
 

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.log import timestamp
+from ..common.plain import encodable
 from ..jobs import figures, view
 from ..jobs.follow import Screen
 from ..jobs.job import Status
@@ -51,7 +52,7 @@ class _Printer:
         with self._lock, contextlib.suppress(OSError):
             if not self._lost:
                 try:
-                    print(text, file=self._stream, flush=True)
+                    print(encodable(text, self._stream), file=self._stream, flush=True)
                 except OSError as error:
                     self._lost = True
                     why = error.strerror or error

@@ -204,7 +204,7 @@ def _in_cluster(
         if as_objects == "-":
             click.echo(text, nl=False)
         else:
-            Path(as_objects).write_text(text)
+            Path(as_objects).write_text(text, encoding="utf-8")
         return 0
     with connected(settings.namespace) as api:
         job = submit.submit(api, settings, kind, wishes)

@@ -20,7 +20,7 @@ def read(path: str, names: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
     import yaml
 
     try:
-        loader = yaml_loader()(Path(path).read_text())
+        loader = yaml_loader()(Path(path).read_text(encoding="utf-8"))
         node = loader.get_single_node()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"Cannot read --config {path}: {error}.") from error

@@ -104,7 +104,7 @@ def master_address(folder: Path | str) -> str | None:
 def waited_for(folder: Path) -> str:
     """Return what a job that starts has waited for, for long; "" where it has not."""
     try:
-        return (folder / STARTING).read_text()
+        return (folder / STARTING).read_text(encoding="utf-8")
     except OSError:
         return ""
 

@@ -23,4 +23,5 @@ def read(name: str) -> tuple[bytes, str] | None:
 
 def index(csrf: str) -> str:
     """Return the page, which knows what it must send with an action."""
-    return (FOLDER / "index.html").read_text().replace(_CSRF, _CSRF.replace('""', f'"{csrf}"'))
+    page = (FOLDER / "index.html").read_text(encoding="utf-8")
+    return page.replace(_CSRF, _CSRF.replace('""', f'"{csrf}"'))

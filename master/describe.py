@@ -103,7 +103,7 @@ class _Phase:
             return None
         finally:
             with contextlib.suppress(OSError):
-                what = (self._dir / paths.DESCRIBING).read_text()
+                what = (self._dir / paths.DESCRIBING).read_text(encoding="utf-8")
                 if what != self.what:
                     self.what, self._began = what, time.monotonic()
 

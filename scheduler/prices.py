@@ -56,7 +56,7 @@ def read(path: str, kinds: Collection[str], others: bool = False) -> Prices:
     import yaml
 
     try:
-        table = yaml.load(Path(path).read_text(), yaml_loader())
+        table = yaml.load(Path(path).read_text(encoding="utf-8"), yaml_loader())
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"Cannot read the price table {path}: {error}.") from error
     except yaml.YAMLError as error:

@@ -24,7 +24,7 @@ def read_quotas(path: str) -> tuple[Quota, ...]:
     import yaml
 
     try:
-        found = yaml.load(Path(path).read_text(), yaml_loader())
+        found = yaml.load(Path(path).read_text(encoding="utf-8"), yaml_loader())
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(found, list):

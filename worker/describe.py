@@ -90,7 +90,7 @@ def be_deterministic() -> None:
 
 def _begin(job_dir: Path, what: str) -> None:
     """Write what is done now, so that the master can say what it waits for."""
-    (job_dir / paths.DESCRIBING).write_text(what)
+    (job_dir / paths.DESCRIBING).write_text(what, encoding="utf-8")
 
 
 def describe(settings: JobSettings, job_dir: Path) -> None:

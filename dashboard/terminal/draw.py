@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from ...common.plain import inert
 from .grid import fitted, table
 from .job import job_lines
 from .machine import LINES, State, question
-from .texts import inert, plain_ascii
+from .texts import plain_ascii
 
 HELP = (
     ("up down, j k", "move; Page Up and Down, Home and End, g G too"),

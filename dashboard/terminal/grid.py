@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.cells import set_cell_size
 from rich.text import Text
 
+from ...common.plain import inert
 from ...jobs.view import STYLES
 from .machine import State
 from .tables import Column, Row
-from .texts import inert
 
 _WIDEST = 40  # of a cell
 _GAP = 2

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from ...common.plain import inert
 from ...jobs import figures
 from ...jobs.view import STYLES
 from ..model import Snapshot
 from . import texts
 from .grid import fitted, table
 from .tables import short
-from .texts import inert
 
 if TYPE_CHECKING:
     from .machine import State

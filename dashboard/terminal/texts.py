@@ -1,16 +1,14 @@
-"""The small drawings of `edl top`: bars and curves of characters, and texts made inert. Pure."""
+"""The small drawings of `edl top`: bars and curves of characters, and texts in ASCII. Pure."""
 
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.text import Text
 
 from ..series import Point
 
-_TAB = 4
 _ASCII = str.maketrans(
     {
         "█": "#",
@@ -38,26 +36,6 @@ USES = {
     "starting": ("░", "cyan", "starting"),
     "idle": ("·", "dim", "idle"),
 }
-
-
-def inert(value: object) -> str:
-    r"""Return a text of which no character does anything to a terminal but stand there.
-
-    Control characters, what changes the direction of writing and what is no character are told by
-    their numbers (\x1b, \u202e).
-    """
-    text = str(value)
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(map(_inert, text.replace("\t", " " * _TAB)))
-
-
-def _inert(character: str) -> str:
-    if character.isprintable():
-        return character
-    if unicodedata.category(character) == "Zs":
-        return " "
-    return character.encode("unicode_escape").decode()
 
 
 def plain_ascii(text: Text) -> Text:

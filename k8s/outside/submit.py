@@ -221,7 +221,7 @@ def _overlays(path: str) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(Path(path).read_text())
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         what = " ".join(str(error).split())
         raise UsageError(f"--cluster_spec: {path} cannot be read: {what}.") from error

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
+from edl.common.plain import inert
 from edl.dashboard.terminal import events, texts
 from edl.dashboard.terminal.draw import frame, snapshot_lines
 from edl.dashboard.terminal.events import Key, Listed, Seen
@@ -153,7 +154,7 @@ def test_the_list_has_a_row_for_each_job():
 
     assert "jobs · 7" in text
     for job in jobs:
-        assert f"  {texts.inert(job['job_name'])[:10]}" in text.replace(">", " ")
+        assert f"  {inert(job['job_name'])[:10]}" in text.replace(">", " ")
     assert 1 == text.count(" 22 %")
 
 
@@ -202,13 +203,13 @@ def test_hostile_jobs_are_inert_in_the_list_and_off_the_screen():
 
 @given(st.text())
 def test_any_text_is_inert(text):
-    assert is_inert(texts.inert(text))
-    assert "\n" not in texts.inert(text)
+    assert is_inert(inert(text))
+    assert "\n" not in inert(text)
 
 
 def test_what_can_be_read_stays_as_it_is():
-    assert "Größe 大 ½ [a]" == texts.inert("Größe 大 ½ [a]")
-    assert r"a    b\x1b c\u202e" == texts.inert("a\tb\x1b\u00a0c\u202e")
+    assert "Größe 大 ½ [a]" == inert("Größe 大 ½ [a]")
+    assert r"a    b\x1b c\u202e" == inert("a\tb\x1b\u00a0c\u202e")
 
 
 def printed(lines, **how):
