@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -43,6 +44,16 @@ def write_file(path: Path, *parts: Part) -> FileRecord:
         undo.pop_all()
     sync_directory(path.parent)
     return record_of(path.name, parts)
+
+
+def no_room(error: OSError, where: Path) -> str:
+    """Return what a user should know of a disk that is full; "" where the error is another one.
+
+    `where`: what was written to, if the error does not say it.
+    """
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # of the disk, or of one's quota
+        return ""
+    return f"{error.filename or where}: {error.strerror}: make room there"
 
 
 def discard(path: Path) -> None:

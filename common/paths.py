@@ -29,6 +29,8 @@ COUNTING = "opening the data and counting its records"  # such words
 STARTING = "starting"  # what a job that does not serve yet waits for, and how long by now
 QUEUED = "queue.json"  # what a job asks of the scheduler that is to begin it
 FAILED = "failed.json"  # the result of a job that goes on all the same, for a moment
+_LEAST_NBYTES = 1 << 12  # a page: names alone find room on many a full disk
+_ROOM_NBYTES = 1 << 20  # of a job's folder: a journal, logs, a status; a guess
 
 
 def home() -> Path:
@@ -53,8 +55,8 @@ def named_job(name: str) -> Path | None:
     return folder if plain and folder.is_dir() else None
 
 
-def why_unwritable(folder: str | Path) -> str:
-    """Return what keeps one from making files in this folder; "" where nothing does.
+def why_unwritable(folder: str | Path, nbytes: int = _LEAST_NBYTES) -> str:
+    """Return what keeps one from writing so much in this folder; "" where nothing does.
 
     The folder need not exist yet.
 
@@ -69,7 +71,7 @@ def why_unwritable(folder: str | Path) -> str:
         return f"{there} cannot be written"
     try:
         with tempfile.TemporaryDirectory(prefix=".edl-", dir=there) as made:
-            (Path(made) / "file").touch()
+            (Path(made) / "file").write_bytes(bytes(nbytes))
     except OSError as error:
         return f"{there} cannot be written ({error.strerror})"
     return ""
@@ -181,13 +183,27 @@ def wait_until_unlocked(folder: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_SH)
 
 
+def check_room() -> None:
+    """Check that a job's folder can be written. Raises UsageError.
+
+    On a full disk a master could not even say why it ends.
+    """
+    if why := why_unwritable(jobs_folder(), _ROOM_NBYTES):
+        raise UsageError(
+            f"The jobs' folder {jobs_folder()}: {why}: make room there, or set {HOME_VARIABLE} to a "
+            "folder that can be written."
+        )
+
+
 def claim(job_name: str) -> tuple[Path, int]:
     """Make a new, empty folder for a job, and lock it; return both.
 
     The lock's descriptor is to be left to the master.
 
-    The folder of an ended job of that name is kept under old/. Raises UsageError where one runs.
+    The folder of an ended job of that name is kept under old/. Raises UsageError where one runs,
+    and where there is no room.
     """
+    check_room()
     folder = job_folder(job_name)
     running = UsageError(
         f"A job named {job_name!r} is running already: choose another --job_name, watch it with "

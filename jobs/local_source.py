@@ -211,7 +211,8 @@ def died(job: LocalJob, returncode: int) -> EdlError:
     """Return the error of a master that ended without a result: what it said, if it said why."""
     error = how_it_died(job, returncode)
     if job.address() is None:
-        job.give_up(error.exit_code, str(error))
+        with contextlib.suppress(OSError):  # a full disk, say, of which the error tells
+            job.give_up(error.exit_code, str(error))
     return error
 
 
@@ -228,8 +229,11 @@ def how_it_died(job: LocalJob, returncode: int | None) -> EdlError:
     how = "has ended" if returncode is None else f"exited with {returncode}"
     if returncode is not None and returncode < 0:
         how = f"was killed by signal {-returncode}"
+    told = f"The master of job {job.name!r} {how} before the job was over"
+    if full := paths.why_unwritable(job.folder):  # then its log has lost what it said, too
+        return JobError(f"{told}: {full}: make room there. {job.how_to_go_on()}".rstrip())
     return JobError(
-        f"The master of job {job.name!r} {how} before the job was over. {job.how_to_go_on()}\n"
+        f"{told}. {job.how_to_go_on()}\n"
         f"The end of its log, {job.log}:\n{words or '(empty)'}"
     )
 

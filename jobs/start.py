@@ -71,9 +71,11 @@ def _write(folder: Path, settings: Settings) -> None:
 def go_on(job: LocalJob) -> tuple[LocalJob, subprocess.Popen[bytes]]:
     """Start the master of a job that is queued, or that stands: from its journal, with snapshots.
 
-    What still runs is adopted. Raises UsageError where it was started meanwhile, and JobError where
-    this version cannot read its journal: then its folder is as it was.
+    What still runs is adopted. Raises UsageError where it was started meanwhile or there is no room
+    on the disk, and JobError where this version cannot read its journal: then its folder is as it
+    was.
     """
+    paths.check_room()
     try:
         lock = paths.lock(job.folder)
     except BlockingIOError as error:

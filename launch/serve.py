@@ -6,6 +6,7 @@ says where it serves, DIR/result.json is its last status, as of any job.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -21,7 +22,8 @@ import grpc
 from ..common import log as logs
 from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
-from ..common.errors import EdlError
+from ..common.errors import EdlError, JobError
+from ..common.files import no_room
 from ..durable.journal import Journal
 from ..proto import master_pb2_grpc, rendezvous_pb2_grpc
 from ..runtime.base import OnReport, Runtime
@@ -89,6 +91,12 @@ def serve(job_dir: Path, stop: str = "") -> int:
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if not (why := no_room(error, job_dir)):
+            raise
+        with contextlib.suppress(OSError):  # the log may lie on that disk too
+            print(f"edl: error: {why}", file=sys.stderr)
+        return JobError.exit_code
 
 
 def run(settings: LaunchSettings, job_dir: Path, home: Home, number: int, stop: str = "") -> int:

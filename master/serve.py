@@ -8,6 +8,7 @@ last status.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
@@ -22,6 +23,7 @@ from ..common import log as logs
 from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced
+from ..common.files import no_room
 from ..common.foreign import parse, read_plain
 from ..common.identity import job_identity
 from ..common.listen import own_host
@@ -34,7 +36,7 @@ from ..jobs.history import History
 from ..proto import master_pb2, master_pb2_grpc, registry_pb2, registry_pb2_grpc
 from ..runtime.nursery import Nursery
 from . import opening
-from .core import MEMORY
+from .core import EXIT_FAILED, MEMORY
 from .describe import describe
 from .groups.servers import RemoteServers
 from .home import Home, LocalHome, PodHome
@@ -78,6 +80,12 @@ def serve(
     except EdlError as error:
         print(f"edl: error: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if not (why := no_room(error, job_dir)):
+            raise
+        with contextlib.suppress(OSError):  # the log may lie on that disk too
+            print(f"edl: error: {why}", file=sys.stderr)
+        return EXIT_FAILED
 
 
 def seldom_collect_garbage() -> None:

@@ -86,3 +86,15 @@ def test_a_last_checkpoint_that_finds_no_room_is_one_clear_error_and_loses_nothi
 
     assert RECORDS == result(tmp_path, "demo")["records_done"]
     assert_exact(folder, RECORDS, 1)
+
+
+def test_no_room_for_the_jobs_folder_is_one_sentence_before_anything_is_begun(tmp_path, full):
+    """Broken once: the master's error was lost with its log, which lay on that disk."""
+    folder, inside = full
+
+    ended = train(tmp_path, [*inside, "env", f"EDL_HOME={folder}"])
+
+    assert 2 == ended.returncode, ended.stdout + ended.stderr
+    (said,) = ended.stderr.splitlines()
+    assert said.startswith(f"edl: error: The jobs' folder {folder / 'jobs'}: ")
+    assert "No space left on device" in said

@@ -6,15 +6,18 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Self
 
 import pytest
 
+from edl.common import paths
 from edl.common.errors import JobError, Unreachable
 from edl.jobs.follow import End, Interrupt, Note, follow
 from edl.jobs.job import Status
-from edl.jobs.local_source import LocalSource
+from edl.jobs.local import LocalJob
+from edl.jobs.local_source import LocalSource, how_it_died
 
 
 class Screen:
@@ -153,3 +156,20 @@ def test_the_first_interrupt_reaches_a_master_also_where_no_call_does() -> None:
     after = told.get(timeout=300)
     assert [True, True] == ["stopping" in str(noted), "it is told by SIGTERM" in str(after)]
     assert child.terminated
+
+
+def test_a_master_whose_log_had_no_room_is_told_of_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_folder: Path) -> str:
+        return "/disk cannot be written (No space left on device)"
+
+    job = LocalJob(tmp_path / "j")
+    job.log.parent.mkdir(parents=True)
+    job.log.write_text("")
+    monkeypatch.setattr(paths, "why_unwritable", full)
+
+    assert (
+        "The master of job 'j' exited with 1 before the job was over: /disk cannot be written "
+        "(No space left on device): make room there." == str(how_it_died(job, 1))
+    )

@@ -1,5 +1,6 @@
 """Folders of jobs and the lock that says whether one runs."""
 
+import errno
 import json
 import os
 import stat
@@ -47,6 +48,22 @@ def test_ended_job_of_the_same_name_is_kept_aside(home: Path) -> None:
 
     assert not (folder / "result.json").exists()
     assert 1 == len(list((home / "old").glob("census.*/result.json")))
+
+
+def test_a_disk_that_has_room_for_names_alone_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken once: an empty file was made there, and that was taken for room."""
+
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+
+    assert f"{home.parent} cannot be written (No space left on device)" == paths.why_unwritable(home)
+    with pytest.raises(UsageError, match="No space left on device\\): make room there, or set EDL_HO"):
+        paths.claim("census")
+    assert not home.exists()
 
 
 def test_job_can_go_on_that_has_begun_and_is_neither_done_nor_run() -> None:
