@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..cli.place import place
 from ..common.errors import EdlError, JobError, JobFailed, UsageError
-from ..jobs.job import ENDED, INTERRUPTED, Status
+from ..jobs.job import ENDED, STOPPED, Status
 from ..jobs.local import LocalJob
 from ..jobs.wait import TooLate
 from .page import table
@@ -142,8 +142,8 @@ class Job:
         One that was stopped in order has a result too. Raises TimeoutError, JobFailed.
         """
         status = self.wait(timeout)
-        stopped = status.get("exit_code") == INTERRUPTED and status.get("resume")
-        if status["state"] == "failed" and not stopped:
+        in_order = status["state"] == STOPPED and status.get("resume")
+        if status["state"] in ("failed", STOPPED) and not in_order:
             raise self.failure()
         return Result.of(status, self.path)
 

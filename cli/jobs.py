@@ -111,10 +111,10 @@ def logs(
 @click.option(
     "--for",
     "goal",
-    type=click.Choice(["done", "running", "suspended", "failed", "ended", "deleted"]),
+    type=click.Choice(["done", "running", "suspended", "failed", "stopped", "ended", "deleted"]),
     default="done",
     show_default=True,
-    help="What is waited for; ended: done or failed.",
+    help="What is waited for; ended: done, failed or stopped.",
 )
 @click.option("--timeout", default="", metavar="TIME", help="At most so long: 90s, 10m, 2h.")
 @where

@@ -47,7 +47,7 @@ Exit codes:
   1    the job failed; the error says why
   2    wrong usage: a flag, a contradiction, a definition; nothing was started
   3    finished, but data was quarantined (more records than --skip_records)
-  130  interrupted (the first Ctrl-C stops gracefully, the second kills)"""
+  130  stopped (the first Ctrl-C stops gracefully, the second kills)"""
 
 
 def _job_flags(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..jobs import figures
-from ..jobs.job import Status
+from ..jobs.job import STOPPED, Status
 
 _SILENT_S = 10.0  # a master says something four times a second, or each two seconds
 _DOING = {"train": "Training", "evaluate": "Evaluating", "predict": "Predicting"}
@@ -28,6 +28,8 @@ def health(status: Status, heard_s: float | None, meter: Mapping[str, Any] | Non
         return _told("ended", _done(status, meter))
     if state == "failed":
         return _told("bad", f"Failed: {message or 'see its log'}")
+    if state == STOPPED:
+        return _told("ended", _stopped(message))
     if state in ("dead", "silent"):
         return _told("bad", message or f"The master is {state}")
     if heard_s is not None and heard_s > _SILENT_S:
@@ -43,6 +45,12 @@ def health(status: Status, heard_s: float | None, meter: Mapping[str, Any] | Non
 
 def _told(level: str, text: str) -> Health:
     return {"level": level, "text": text if text.endswith((".", "!", "?")) else f"{text}."}
+
+
+def _stopped(message: str) -> str:
+    if message.startswith(STOPPED):  # as a master says it: stopped (why) at record N
+        return message[0].upper() + message[1:]
+    return f"Stopped: {message}" if message else "Stopped"
 
 
 def _done(status: Status, meter: Mapping[str, Any] | None) -> str:

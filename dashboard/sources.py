@@ -218,7 +218,7 @@ class FolderJobs:
     """The one job in a folder, which may lie anywhere."""
 
     starting = "train"
-    goals = ("done", "failed", "ended")
+    goals = ("done", "failed", "stopped", "ended")
     look_every_s = _LOOK_S
 
     def __init__(self, folder: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from .job import ENDED, Status
 
 _ONCE = ("prediction", "analysis")  # what reads its data in no epochs
-_ENDS: dict[int | None, str] = {3: "finished with quarantined data", 130: "interrupted"}
+_ENDS: dict[int | None, str] = {3: "finished with quarantined data"}
 
 
 def duration(seconds: float | None) -> str:
@@ -153,6 +153,8 @@ def end(status: Status) -> str:
     if state in ENDED:
         state = _ENDS.get(status.get("exit_code"), state)
     message = str(status.get("message") or "")
+    if message.startswith(f"{state} "):  # stopped (why) at record N, as a master says it
+        return message
     return f"{state}: {message}" if message not in ("", state) else state
 
 

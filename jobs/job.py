@@ -12,8 +12,21 @@ from typing import Any, Protocol
 Status = dict[str, Any]  # docs/cli.md lists its fields
 Kind = tuple[str, str]  # of a machine, as a price table has it, and the market it was had on
 
-ENDED = ("done", "failed")
-INTERRUPTED = 130
+STOPPED = "stopped"  # by somebody's wish: in order, at once, or before it had begun
+ENDED = ("done", "failed", STOPPED)
+INTERRUPTED = 130  # the exit code of one that was stopped
+
+
+def ended_as(exit_code: int) -> str:
+    """Return the state of a job that has ended with this code and is not done."""
+    return STOPPED if exit_code == INTERRUPTED else "failed"
+
+
+def as_of_now(status: Status) -> Status:
+    """Return a status of any version: an earlier one says `failed` of a job that was stopped."""
+    if status.get("state") == "failed" and status.get("exit_code") == INTERRUPTED:
+        return {**status, "state": STOPPED}
+    return status
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ..common.errors import EdlError, JobError, Unreachable, UsageError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.identity import Identity
 from . import logs, transfer, tries, view
-from .job import INTERRUPTED, Kind, Report, Status
+from .job import INTERRUPTED, Kind, Report, Status, as_of_now, ended_as
 from .wait import not_written
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class LocalJob:
 
     def result(self) -> Status | None:
         """Return the last status of a job that ended, None before."""
-        return _read_json(self.folder / "result.json")
+        result = _read_json(self.folder / "result.json")
+        return None if result is None else as_of_now(result)
 
     def status(self) -> Status:
         """Return the state now, of a job in any condition."""
@@ -124,7 +125,7 @@ class LocalJob:
 
     def give_up(self, exit_code: int, message: str, last: Status | None = None) -> Status:
         """Leave a result for a job whose master ended before it could; `last`: its last status."""
-        result = {**(last or {}), "job_name": self.name, "state": "failed"}
+        result = {**(last or {}), "job_name": self.name, "state": ended_as(exit_code)}
         result |= {"exit_code": exit_code, "message": message, "resume": None}
         if (self.folder / paths.JOURNAL).exists() and result.get("records_done"):
             result["resume"] = str(self.folder.absolute())
@@ -232,7 +233,7 @@ class LocalJobs:
     """The jobs of this machine."""
 
     starting = "train"
-    goals = ("done", "running", "failed", "ended")
+    goals = ("done", "running", "failed", "stopped", "ended")
     look_every_s = 0.25
 
     @property

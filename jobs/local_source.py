@@ -212,7 +212,10 @@ def died(job: LocalJob, returncode: int) -> EdlError:
     error = how_it_died(job, returncode)
     if job.address() is None:
         with contextlib.suppress(OSError):  # a full disk, say, of which the error tells
-            job.give_up(error.exit_code, str(error))
+            if returncode == INTERRUPTED:
+                job.give_up(INTERRUPTED, "stopped before it had begun")
+            else:
+                job.give_up(error.exit_code, str(error))
     return error
 
 

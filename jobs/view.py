@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 STYLES = {
     "done": "green",
     "failed": "red",
+    "stopped": "yellow",
     "dead": "red",
     "silent": "red",
     "lost": "red",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..common.errors import JobError, Unreachable
 from .job import ENDED, Status
 
-GOALS = ("done", "running", "suspended", "failed", "ended", "deleted")
+GOALS = ("done", "running", "suspended", "failed", "stopped", "ended", "deleted")
 
 
 class TooLate(JobError, TimeoutError):
@@ -24,7 +24,7 @@ def not_written(timeout_s: float) -> TooLate:
 
 
 def wait(look: Callable[[], Status | None], goal: str, timeout_s: float, pause_s: float) -> Status:
-    """Look until the job is running, suspended, done, failed, ended or deleted; return its status.
+    """Look until the job is in the state of that name (GOALS); return its status.
 
     `look` gives None where the job is gone. Who waits for running is content with done: it has run.
     Raises JobError where that cannot come any more, TooLate where not in time.

@@ -19,6 +19,7 @@ from typing import Any
 from ..common import storage
 from ..common.errors import EdlError, Fenced, PeerError, UsageError
 from ..common.settings import JobSettings
+from ..jobs.job import ended_as
 from ..runtime.base import OnReport, Replica, Runtime
 from . import names, objects, oom, pods
 from .api import Api, Object
@@ -244,7 +245,7 @@ class Home:
 
 def _failed(job: str, code: int, message: str) -> dict[str, Any]:
     """Return the status of a job that could not begin."""
-    ended = {"job_name": job, "state": "failed", "exit_code": code}
+    ended = {"job_name": job, "state": ended_as(code), "exit_code": code}
     return {**ended, "message": message, "resume": None}
 
 

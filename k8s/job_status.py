@@ -12,6 +12,7 @@ from typing import Any
 
 from ..common import launched, report
 from ..common.errors import ReportError
+from ..jobs.job import ENDED, INTERRUPTED
 from . import names, objects, observe, queued
 from .api import Object
 from .job import bounded, durable, held_by, teachers, workers
@@ -58,7 +59,7 @@ def exit_code(told: Mapping[str, Any] | None, masters: Iterable[Object]) -> int 
     The master's word is the status that it has left. Where that is lost (the API server was away),
     a pod that ended by itself with 0 or 3 says as much: nothing else in a master ends so.
     """
-    if told and told.get("state") in ("done", "failed") and told.get("exit_code") is not None:
+    if told and told.get("state") in ENDED and told.get("exit_code") is not None:
         return int(told["exit_code"])
     for pod in masters:
         state = observe.observe(pod)
@@ -332,6 +333,8 @@ def _conditions(
     said = str((here.told or {}).get("message") or "")
     lasts = durable(here.job["spec"])
     failed = (problem.reason if problem else "") if code is None else f"ExitCode{code}"
+    if code == INTERRUPTED:
+        failed = "Stopped"
     made, held = [], queued.condition(here.job, phase)
     for kind, is_so, reason, message in (
         (

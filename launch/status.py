@@ -29,7 +29,7 @@ def render(
     ended, message = machine.outcome
     state = "running" if machine.running else "waiting" if machine.round else "starting"
     if ended:
-        state = {DONE: "done"}.get(ended, "failed") if gone else "stopping"
+        state = {DONE: "done", STOPPED: "stopped"}.get(ended, "failed") if gone else "stopping"
     found, report = machine.round, machine.state.report
     return {
         "job_name": settings.job_name,

@@ -116,7 +116,7 @@ def catch_signals(master: Master, job_dir: Path) -> None:
 
     def end_now() -> None:
         master.abort()
-        ended = {"state": "failed", "exit_code": EXIT_INTERRUPTED, "message": "killed"}
+        ended = {"state": "stopped", "exit_code": EXIT_INTERRUPTED, "message": "killed"}
         result = json.dumps({"job_name": master.core.settings.job_name, **ended})
         storage.write_file(job_dir / "result.json", result.encode())
         os._exit(EXIT_INTERRUPTED)

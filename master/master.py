@@ -161,7 +161,7 @@ class Master:
             self.core.recorder.forget_changes()
         members = [dataclasses.replace(m, last_heard=now) for m in memory.members]
         if failed is not None:
-            self.core.tell(f"goes on; it had failed: {failed}")
+            self.core.tell(f"goes on; it had ended: {failed}")
             self.status.go_on("running" if memory.connected else "starting")
             self.members.restore([], [*memory.gone, *(m.incarnation for m in members)])
             self.core.decide(Forgive())

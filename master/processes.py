@@ -279,7 +279,8 @@ class Processes:
             return self.servers_may_leave  # the runtime stops them
         if self._group.workers.trains_in_rounds and (role, index) not in self._core.replicas.slots:
             return True  # rounds have places for those alone that the master starts
-        return self._core.status.state == "failed" or self._core.replicas.is_leaving(role, index)
+        over = self._core.status.state in ("failed", "stopped")
+        return over or self._core.replicas.is_leaving(role, index)
 
     def stop_all(self, role: str, grace_s: float) -> None:
         """Tell all of a role to leave; kill them after `grace_s`."""

@@ -95,7 +95,7 @@ class Shutdown:
         resume = yield from (self._stop_members() if together else self._stop_workers())
         if not self._core.ended:
             text = f"stopped ({reason or 'asked to'}) at record {self._core.queue.records_done}"
-            self._core.end("failed", EXIT_INTERRUPTED, f"{text}; {go_on_with(resume)}", resume)
+            self._core.end("stopped", EXIT_INTERRUPTED, f"{text}; {go_on_with(resume)}", resume)
 
     def _stop_workers(self) -> Script[str | None]:
         """Stop the workers; returns what the job goes on with.

@@ -17,7 +17,7 @@ from typing import Any
 from ...common import launched
 from ...common.contradictions import why_not_teachers
 from ...common.errors import JobError, Unreachable, UsageError
-from ...jobs.job import ENDED, INTERRUPTED, Kind, Report, Status
+from ...jobs.job import ENDED, INTERRUPTED, STOPPED, Kind, Report, Status
 from ...jobs.wait import GOALS
 from .. import job_config, names, nodes, objects
 from ..api import Api, Object
@@ -227,7 +227,7 @@ class ClusterJob:
         self.pods.delete(_CANCEL_GRACE_S)
         self.pods.await_master_gone()  # it would write another status over this one
         self.pods.delete(_CANCEL_GRACE_S)  # which it made meanwhile
-        ended = {"state": "failed", "exit_code": INTERRUPTED, "message": reason, "resume": None}
+        ended = {"state": STOPPED, "exit_code": INTERRUPTED, "message": reason, "resume": None}
         body = objects.status(self.name, json.dumps({**state.idle(status), **ended}))
         about = {**objects.owner_reference(top), "blockOwnerDeletion": False}
         body["metadata"]["ownerReferences"] = [about]

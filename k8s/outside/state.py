@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from ...jobs.job import ENDED, Status
+from ...jobs.job import ENDED, Status, as_of_now
 from .. import job as edljob
 from .. import names, objects, observe, queued
 from ..api import Object
@@ -31,7 +31,7 @@ def status_of(
     """
     status: Status = {"job_name": name, "state": "starting"}
     if said is not None:
-        status |= json.loads(said["data"][objects.STATUS])
+        status = as_of_now(status | json.loads(said["data"][objects.STATUS]))
     if status["state"] in ENDED:
         return status
     if ended := _end_of(top):
@@ -112,7 +112,9 @@ def _end_of(top: Object) -> Status:
             return {}
         code = found.get("exitCode")
         code = int(state == "failed") if code is None else int(code)
-        return {"state": state, "exit_code": code, "message": found.get("message") or ""}
+        return as_of_now(
+            {"state": state, "exit_code": code, "message": found.get("message") or ""}
+        )
     for each in found.get("conditions") or []:
         if each.get("status") == "True" and each.get("type") in ("Complete", "Failed"):
             if each["type"] == "Complete":

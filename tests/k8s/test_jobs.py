@@ -145,7 +145,7 @@ class Run:
 
 
 def _done(status: dict) -> bool:
-    return status["state"] in ("done", "failed")
+    return status["state"] in ("done", "failed", "stopped")
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def test_all_verbs_on_a_script_by_a_user_of_the_manifests(job, folder, tmp_path)
     assert "round 1 begins" in printed
     assert "worker-1" in printed  # its pod has ended, and stays for its log
     (row,) = json.loads(listed)
-    assert (row["state"], row["exit_code"]) == ("failed", 130)
+    assert (row["state"], row["exit_code"]) == ("stopped", 130)
     kept = saved(tmp_path / "checkpoints")
     assert kept.progress["passes"] * 10 + kept.progress["position"] // 6 == len(steps)
     assert sum(kept.state["counts"].tolist()) == 6 * len(steps)

@@ -548,7 +548,7 @@ def test_a_job_that_has_not_begun_can_be_ended(
     assert (0, True) == (code, "census is" in out)
     assert in_order == (7 == process.wait(60))
     status = jobs.find("census").status()
-    assert ("failed", 130) == (status["state"], status["exit_code"])
+    assert ("stopped", 130) == (status["state"], status["exit_code"])
 
 
 def test_scale_of_servers_says_what_is_wanted_or_why_it_cannot_be(run: Run, running: Any) -> None:

@@ -698,7 +698,7 @@ def test_cancel_ends_all_pods_at_once_and_keeps_the_record(
 
     found = state(run)
     assert (0, "demo is cancelled\n") == (code, out)
-    assert ("failed", 130, "edl cancel", 38912) == (
+    assert ("stopped", 130, "edl cancel", 38912) == (
         found["state"],
         found["exit_code"],
         found["message"],
@@ -848,7 +848,7 @@ def test_cancel_of_an_edljob_ends_it_and_keeps_the_record(
 
     said = json.loads(server.objects["configmaps", "edl-demo-status"]["data"]["status.json"])
     assert (0, "demo is cancelled\n", [True]) == (code, out, suspended)
-    assert ("failed", 130, "edl cancel") == (said["state"], said["exit_code"], said["message"])
+    assert ("stopped", 130, "edl cancel") == (said["state"], said["exit_code"], said["message"])
     assert not edljob["suspend"]
 
 
@@ -1014,7 +1014,7 @@ def test_first_interrupt_stops_the_job_the_second_ends_it(
     meanwhile(user)
     code, out, _ = submitted("--follow")
 
-    assert (130, True) == (code, "state        interrupted: killed" in out)
+    assert (130, True) == (code, "state        stopped: killed" in out)
     assert "next         edl logs demo --runtime kubernetes" in out
 
 

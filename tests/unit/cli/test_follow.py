@@ -176,7 +176,7 @@ def test_second_interrupt_kills(started: list[subprocess.Popen[str]]) -> None:
     log = (paths.job_folder("census") / "logs/master.log").read_text()
     (worker,) = re.findall(r"worker (\d+)", log)
     result = jobs.find("census").result()
-    assert ("failed", 130, "killed", 50) == tuple(
+    assert ("stopped", 130, "killed", 50) == tuple(
         result[name] for name in ("state", "exit_code", "message", "records_done")
     )
     assert not psutil.pid_exists(int(worker)) or "zombie" == psutil.Process(int(worker)).status()

@@ -10,7 +10,9 @@ from rich.console import Console
 from edl.cli.next_command import next_command
 from edl.cli.screen import JsonScreen, LiveScreen, PlainScreen
 from edl.common.clock import FakeClock
+from edl.dashboard.health import health
 from edl.jobs import view
+from edl.jobs.job import as_of_now, ended_as
 
 pytestmark = pytest.mark.fast
 
@@ -105,6 +107,23 @@ def test_failed_job_points_to_its_logs_and_tells_last_what_goes_on(status: dict[
 
     assert "edl logs census" == next_command(failed, {})
     assert "edl train --resume '/my jobs/census'" == view.summary(failed)[-1]
+
+
+def test_a_job_that_was_stopped_is_no_failure_anywhere(status: dict[str, Any]) -> None:
+    """Also of an earlier version, which has said `failed` of it."""
+    message = "stopped (edl stop) at record 50; go on with: edl train --resume /c"
+    ended = {**status, "exit_code": 130, "message": message}
+    stopped = as_of_now({**ended, "state": "failed"})
+
+    assert {**ended, "state": "stopped"} == stopped
+    assert f"state        {message}" == view.summary(stopped)[0]
+    assert "state        stopped: edl cancel" == view.summary({**stopped, "message": "edl cancel"})[0]
+    assert "stopped" in drawn(view.jobs_table([stopped]))
+    assert "red" != view.STYLES["stopped"]
+    assert "" == next_command(stopped, {})
+    told = health(stopped, None, None)
+    assert ("ended", True) == (told["level"], told["text"].startswith("Stopped (edl stop) at record 50"))
+    assert ("failed", "stopped") == (ended_as(1), ended_as(130))
 
 
 def test_plain_screen_tells_each_event_once_and_progress_every_ten_seconds(

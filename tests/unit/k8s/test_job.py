@@ -488,6 +488,7 @@ PHASES = [
     ("Succeeded", {}, ["master"], {"state": "done", "exit_code": 0}),
     ("Succeeded", {"suspend": True}, [], {"state": "done", "exit_code": 0}),
     ("Failed", {}, [], {"state": "failed", "exit_code": 1}),
+    ("Failed", {}, [], {"state": "stopped", "exit_code": 130}),
     ("Failed", {}, [], {"state": "done", "exit_code": 3}),
 ]
 

@@ -112,7 +112,7 @@ def test_stop_hands_back_writes_a_checkpoint_and_says_how_to_go_on(start, tmp_pa
     job.cli.stop("enough")
 
     status = job.end()
-    assert (130, "failed") == (job.code, status["state"])
+    assert (130, "stopped") == (job.code, status["state"])
     manifest = storage.latest(tmp_path / "c")
     assert manifest is not None
     books = manifest.books

@@ -164,7 +164,7 @@ def test_a_stop_is_carried_on(start):
     job.restart()
 
     status = job.end()
-    assert (130, "failed") == (job.code, status["state"])
+    assert (130, "stopped") == (job.code, status["state"])
     assert "stopped (test)" in status["message"]
 
 

@@ -88,7 +88,7 @@ def test_it_is_taken_back_by_whoever_ends_it(end, begun):
     job = put()
     end(job, "by a test")
 
-    assert job.status()["state"] == "failed"
+    assert job.status()["state"] == "stopped"
     with pytest.raises(UsageError, match="not in the queue"):
         queue.begin(job, 1)
     assert begun == []
