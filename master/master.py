@@ -166,6 +166,7 @@ class Master:
             self.members.restore([], [*memory.gone, *(m.incarnation for m in members)])
             self.core.decide(Forgive())
             members = []
+            self.replicas.forgive(memory.replicas)
         else:
             self.members.restore(members, memory.gone)
             self._shutdown.reason = memory.stop_reason

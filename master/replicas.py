@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ..common.process import ended_with
@@ -91,6 +91,15 @@ class ServersWanted:
     then: int = 0
 
 
+@dataclass
+class Ends:
+    """The ends of processes of a role whose places are gone: for the eye alone."""
+
+    role: str
+    failures: int = 0
+    preemptions: int = 0
+
+
 @dataclass(frozen=True)
 class ReplicasState:
     """The content of Replicas, for the journal, without what their maker gives."""
@@ -101,6 +110,7 @@ class ReplicasState:
     waiting: list[tuple[str, int]]
     gave_up: bool
     dead_server: Slot | None
+    before: list[Ends] = field(default_factory=list)
 
 
 class Replicas:
@@ -125,6 +135,7 @@ class Replicas:
         self.slots: dict[tuple[str, int], Slot] = {}
         self._waiting: dict[tuple[str, int], None] = {}  # those that wait, and some that have
         self._gave_up = False  # some place
+        self._before: dict[str, Ends] = {}  # by role
         for index in range(servers):
             self._put(Slot(SERVER, index))
         for index in range(workers):
@@ -142,6 +153,7 @@ class Replicas:
             waiting=list(self._waiting),
             gave_up=self._gave_up,
             dead_server=self.dead_server,
+            before=list(self._before.values()),
         )
 
     def restore(self, state: ReplicasState) -> None:
@@ -150,6 +162,13 @@ class Replicas:
         self.slots = {(slot.role, slot.index): slot for slot in state.slots}
         self._waiting = dict.fromkeys(state.waiting)
         self._gave_up, self.dead_server = state.gave_up, state.dead_server
+        self._before = {ends.role: ends for ends in state.before}
+
+    def forgive(self, state: ReplicasState) -> None:
+        """Begin anew after a job that had ended so: what has happened is kept for the eye alone."""
+        self._before = {ends.role: ends for ends in state.before}
+        for slot in state.slots:
+            self._count(slot, slot.failures)
 
     def starts(self, now: float) -> list[Start]:
         """Return what to start now; it counts as started."""
@@ -170,6 +189,12 @@ class Replicas:
         for place in [p for p in self._waiting if self.slots[p].phase != Phase.WAITING]:
             del self._waiting[place]
         return [self.slots[place] for place in self._waiting]
+
+    def _count(self, slot: Slot, failures: int) -> None:
+        """Keep, for the eye, how often the processes of a place have ended that is none any more."""
+        ends = self._before.setdefault(slot.role, Ends(slot.role))
+        ends.failures += failures
+        ends.preemptions += slot.preemptions
 
     def _put(self, slot: Slot) -> None:
         self.slots[slot.role, slot.index] = slot
@@ -243,6 +268,8 @@ class Replicas:
             taken = self.slots.get((role, index))
             if taken is None or taken.phase == Phase.FINISHED:
                 counted = taken.failures - taken.excused if taken else 0
+                if taken is not None:
+                    self._count(taken, taken.excused)  # the others it takes with it
                 self._put(Slot(role, index, failures=counted))
                 missing -= 1
             index += 1
@@ -250,6 +277,8 @@ class Replicas:
 
     def renew_servers(self, servers: int) -> None:
         """Want so many servers, all of them new ones; those that run are none of these."""
+        for slot in [each for each in self.slots.values() if each.role == SERVER]:
+            self._count(slot, slot.failures)
         self.slots = {place: slot for place, slot in self.slots.items() if place[0] != SERVER}
         self._waiting = {place: None for place in self._waiting if place[0] != SERVER}
         for index in range(servers):
@@ -300,8 +329,9 @@ class Replicas:
         return failed[-1] if failed and len(failed) == len(wanted) else None
 
     def total(self, what: str, role: str) -> int:
-        """Sum "failures" or "preemptions" over the slots of a role."""
-        return sum(getattr(s, what) for s in self.slots.values() if s.role == role)
+        """Sum "failures" or "preemptions" over the places of a role, those of before among them."""
+        before = getattr(self._before.get(role, Ends(role)), what)
+        return before + sum(getattr(s, what) for s in self.slots.values() if s.role == role)
 
     def _give_up(self, slot: Slot) -> None:
         slot.phase = Phase.FAILED

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 
 import pytest
 
 from edl.common.clock import FakeClock
+from edl.durable.schema import dump, load
 from edl.master.membership import SERVER, TEACHER, WORKER
-from edl.master.replicas import Phase, Replicas, Start
+from edl.master.replicas import Phase, Replicas, ReplicasState, Start
 
 pytestmark = pytest.mark.fast
 
@@ -197,3 +199,36 @@ def test_after_the_end_nothing_is_started():
     assert "finished" == end(replicas, clock, -9)
     assert "finished" == end(replicas, clock, -15, 0, SERVER)
     assert ([], None) == (replicas.starts(1e9), replicas.dead_server)
+
+
+def counts(replicas: Replicas) -> list[int]:
+    roles = WORKER, SERVER
+    return [replicas.total(what, role) for what in ("preemptions", "failures") for role in roles]
+
+
+def test_what_has_happened_is_counted_also_of_places_that_are_gone():
+    replicas, clock = make(workers=2, servers=2), FakeClock()
+    replicas.starts(clock.now())
+    for index, role in ((1, WORKER), (1, WORKER), (0, SERVER), (1, SERVER)):
+        end(replicas, clock, -9, index, role)
+        replicas.starts(clock.now())
+    end(replicas, clock, 1, 1, WORKER)
+
+    replicas.scale(1)
+    replicas.scale(2)  # a place of the same number, and not the same
+    replicas.renew_servers(1)
+
+    assert [2, 2, 1, 0] == counts(replicas)
+    memory = load(ReplicasState, json.loads(json.dumps(dump(ReplicasState, replicas.state()))))
+    successor, after_a_failure = make(), make()
+    successor.restore(memory)
+    after_a_failure.forgive(memory)
+    assert [2, 2, 1, 0] == counts(successor) == counts(after_a_failure)
+    assert 0 == sum(slot.failures for slot in after_a_failure.slots.values())
+
+
+def test_a_memory_of_an_earlier_version_has_no_places_that_are_gone():
+    values = dump(ReplicasState, make().state())
+
+    assert "before" not in values
+    assert [] == load(ReplicasState, values).before

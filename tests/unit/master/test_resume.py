@@ -151,6 +151,7 @@ def test_a_job_that_has_failed_goes_on_from_its_journal_and_is_forgiven(start):
     status = job.end()
     assert (0, "done", None) == (job.code, status["state"], status["resume"])
     assert ([], 24) == (status["quarantined"], status["records_done"])
+    assert 1 == status["restarts"]["worker"]  # as had happened before
     assert {4} == {ledger.applied(t.id) for ledger in job.servers.ledgers for t in (done, held)}
 
 
