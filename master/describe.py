@@ -79,7 +79,7 @@ def describe(
 
 
 _MORE_MEMORY = (
-    ", most likely because it needs more memory than there is: give the master more "
+    ", perhaps because it needs more memory than there is: give the master more "
     "(--master_resource_request memory=1Gi), or this machine"
 )
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from ..common.errors import EdlError
 from ..common.listen import ANY_PORTS
-from . import memory
 from .adopted import AdoptedReplica, start_time
 from .base import Exit, OnReport, Replica
+from .memory import Kills
 from .nursery import ForkedReplica, Nursery
 
 Child = subprocess.Popen[bytes] | ForkedReplica | AdoptedReplica
@@ -55,6 +55,7 @@ class LocalRuntime:
         self._lock = threading.Lock()
         self._children: dict[str, Child] = {}  # by incarnation
         self._waiters: list[threading.Thread] = []
+        self._kills = Kills()
         self._closed = False
 
     def start(
@@ -141,7 +142,7 @@ class LocalRuntime:
             self._children.clear()
 
     def _wait(self, replica: Replica, child: Child) -> None:
-        kills = memory.oom_kills()
+        since = self._kills.begin()
         code = child.wait()
         with self._lock:
             ours = self._children.pop(replica.incarnation, None) is not None
@@ -149,7 +150,7 @@ class LocalRuntime:
         if ours and start_time(child.pid) in (0, replica.started):  # no stranger's pid by now
             self._signal_group(child.pid, signal.SIGKILL)  # what the replica started goes with it
         if not closed:
-            why = memory.why_killed(code, memory.oom_kills() - kills)
+            why = self._kills.why(code, since)
             self._report(Exit(replica, code, getattr(child, "unknown", False), why))
 
     def _kill_after(self, child: Child, grace_s: float) -> None:
