@@ -5,12 +5,14 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
+from ..common.plain import inert_texts
 from ..jobs import figures
 from ..jobs.job import Status
 
 
 def table(status: Status) -> str:
     """Return a table of one job."""
+    status = inert_texts(status)
     rows = [
         ("job", str(status.get("job_name", "?"))),
         ("state", figures.end(status)),

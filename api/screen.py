@@ -10,6 +10,7 @@ from typing import Any, Self
 from ..cli.next_command import next_command
 from ..cli.screen import JsonScreen, PlainScreen
 from ..common.clock import Clock, MonotonicClock
+from ..common.plain import inert_lines
 from ..common.settings import JobSettings
 from ..jobs import figures, view
 from ..jobs.follow import Screen
@@ -90,5 +91,5 @@ class NotebookScreen:
         self._lines(view.summary(status, next_command(status, self._settings)))
 
     def _lines(self, lines: list[str]) -> None:
-        shown = [line for line in lines if line]
+        shown = [inert_lines(line) for line in lines if line]
         self._draw("\n".join(shown), block(shown))

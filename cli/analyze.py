@@ -12,6 +12,7 @@ import click
 
 from ..common import paths
 from ..common.errors import UsageError
+from .output import say
 from .paths import LocalPath
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def _in_job(settings: JobSettings) -> int:
 
 def _tell(summary: dict[str, Any], out: Path) -> None:
     for name, column in summary["columns"].items():
-        click.echo(f"{name:<24} {_line(column)}")
+        say(f"{name:<24} {_line(column)}")
     for each in summary["broken"][:5]:
-        click.echo(f"broken: {each}", err=True)
+        say(f"broken: {each}", err=True)
     broken = f"; left out as broken: {len(summary['broken'])}" * bool(summary["broken"])
     click.echo(f"wrote {out}: {summary['records']} records, each read once{broken}")
 

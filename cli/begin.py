@@ -20,6 +20,7 @@ from ..common.listen import own_host
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
 from .checkpoint import values_from
+from .output import say
 from .paths import LocalPath
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _check_data(folder: Path, settings: JobSettings) -> None:
         "Put back what was there. Or go on with a checkpoint of the job (`edl train --resume "
         "CHECKPOINT --allow_changed_data`), if you mean it.",
     ):
-        click.echo(note, err=True)
+        say(note, err=True)
     forget_seen(folder)
 
 

@@ -14,7 +14,7 @@ import click
 
 from ..common.errors import CheckpointError, UsageError
 from ..common.values import seconds
-from .output import Function, is_drawn, outputs, print_report
+from .output import Function, is_drawn, outputs, print_report, say
 from .paths import LocalPath
 from .place import complete_jobs, place, where
 
@@ -105,7 +105,7 @@ def rows(checkpoint: str, table: str, ids: str | None, out: Path | None, output:
     lacking = sorted({*(wanted or ())} - {*there.ids.tolist()})
     if out is not None:
         write_rows(there, out)
-        click.echo(f"{len(there)} rows of {table!r} are in {out}")
+        say(f"{len(there)} rows of {table!r} are in {out}")
     else:
         most = len(there) if wanted is not None else _SHOWN
         listed = told.rows(there, most)
@@ -113,7 +113,7 @@ def rows(checkpoint: str, table: str, ids: str | None, out: Path | None, output:
         if is_drawn(output) and len(there) > most:
             click.echo(f"{len(there)} rows in all: --out FILE writes them, --ids chooses some.")
     if lacking and (out is not None or is_drawn(output)):
-        click.echo(
+        say(
             f"Not in the table: {', '.join(map(str, lacking))}. A model reads the first values "
             "that their rows would be made with.",
             err=True,

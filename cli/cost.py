@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..common.errors import EdlError, UsageError
-from .output import is_drawn, outputs, print_report
+from .output import is_drawn, outputs, print_report, say
 from .paths import LocalPath
 from .place import complete_jobs, place, where
 
@@ -44,7 +44,7 @@ def cost(
                 try:
                     used.append(bill.used(jobs.find(name)))
                 except EdlError as error:
-                    click.echo(f"left out: {error}", err=True)
+                    say(f"left out: {error}", err=True)
     table = read(prices, bill.kinds(used), others=True)
     rows = [bill.row(each, table) for each in used]
     if every:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..common.errors import CheckpointError, UsageError
-from .output import outputs, print_report
+from .output import outputs, print_report, say
 
 _PERIOD_S = 1.0
 
@@ -102,7 +102,7 @@ def redis(folder: str, url: str, prefix: str, once: bool) -> int:
     from ..serve.redis_writer import Mirror, connected
 
     def tell(text: str) -> None:
-        click.echo(text, err=True)
+        say(text, err=True)
 
     with connected(url) as client:
         mirror = Mirror(folder, client, prefix, tell)
@@ -111,7 +111,7 @@ def redis(folder: str, url: str, prefix: str, once: bool) -> int:
             about = mirror.step(time.monotonic())
             if about is not None:
                 count += 1
-                click.echo(f"cut {about.number}: {about.cut} of {about.job}")
+                say(f"cut {about.number}: {about.cut} of {about.job}")
             elif once:
                 return 0 if count or mirror.has_cut else 2
             else:

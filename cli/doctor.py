@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .options import NAMES, JobCommand, given_values, job_options
-from .output import print_data
+from .output import print_data, say
 from .paths import LocalPath
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "error": "ERROR  "}
@@ -40,7 +40,7 @@ def doctor(config: str | None, kind: str, as_: str, **flags: Any) -> int:
     for finding in doctor_.examine(settings.namespace, settings, kind):
         found.append(finding)
         if as_ == "table":
-            click.echo(f"{_MARKS[finding.level]} {finding.what}: {finding.detail}")
+            say(f"{_MARKS[finding.level]} {finding.what}: {finding.detail}")
     if as_ != "table":
         print_data(doctor_.as_rows(found), as_)
     return int(any(finding.level == doctor_.ERROR for finding in found))

@@ -9,7 +9,7 @@ import click
 
 from ..common.errors import CheckpointError, UsageError
 from .options import NAMES
-from .output import Function
+from .output import Function, say
 from .place import complete_jobs
 
 if TYPE_CHECKING:
@@ -104,4 +104,4 @@ def write(checkpoint: str, out: str, wish: Wish) -> None:
     except CheckpointError as error:  # it is what the user named
         raise UsageError(str(error)) from error
     for line in told.exported(out, made):
-        click.echo(line)
+        say(line)

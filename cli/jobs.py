@@ -11,7 +11,7 @@ import click
 from ..common import launched
 from ..common.errors import JobError, UsageError
 from ..common.values import bounds, seconds
-from .output import outputs, print_report
+from .output import log_line, outputs, print_report, say
 from .place import cluster_job, complete_jobs, place, where
 
 _job = click.argument("job", required=False, shell_complete=complete_jobs)
@@ -103,7 +103,7 @@ def logs(
     with place(runtime, namespace) as jobs:
         found = jobs.find(job)
         for text in found.lines(role=role, index=index, tail=tail, follow=follow):
-            click.echo(text)
+            log_line(text)
 
 
 @click.command()
@@ -134,7 +134,7 @@ def wait(job: str | None, goal: str, timeout: str, runtime: str, namespace: str)
             status = wait_(found.look, goal, timeout_s, jobs.look_every_s)
         except JobError as error:
             raise JobError(f"Job {found.name!r}: {error}") from error
-    click.echo(f"{found.name} is {status.get('state') or goal}")
+    say(f"{found.name} is {status.get('state') or goal}")
 
 
 @click.command("cp")
@@ -169,7 +169,7 @@ def stop(job: str | None, runtime: str, namespace: str) -> None:
     with place(runtime, namespace) as jobs:
         found = jobs.find(job)
         told = found.stop("edl stop")
-    click.echo(f"{found.name} {told}")
+    say(f"{found.name} {told}")
 
 
 @click.command()
@@ -260,7 +260,7 @@ def delete(job: str, runtime: str, namespace: str) -> None:
     instead = "a local one is a folder, in $EDL_HOME/jobs"
     with cluster_job(job, runtime, namespace, instead) as found:
         told = found.delete()
-    click.echo(f"{job} {told}")
+    say(f"{job} {told}")
 
 
 COMMANDS = (

@@ -30,6 +30,7 @@ from .export import export
 from .kernels import kernels
 from .launch import launch
 from .options import NAMES
+from .output import say
 from .replay import replay
 from .schedule import schedule
 from .serve import serve
@@ -84,13 +85,13 @@ def report(command: Callable[[], Any]) -> int:
     try:
         code = command()
     except EdlError as error:
-        click.echo(f"edl: error: {error}", err=True)
+        say(f"edl: error: {error}", err=True)
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())  # it is the help
         return 0
     except click.ClickException as error:
-        click.echo(f"edl: error: {error.format_message()}{_hint(error)}", err=True)
+        say(f"edl: error: {error.format_message()}{_hint(error)}", err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("edl: interrupted", err=True)
@@ -104,7 +105,7 @@ def report(command: Callable[[], Any]) -> int:
         if error.filename is None and error.errno not in _OF_STDOUT:
             raise
         what = error.filename or "what is printed cannot be written"
-        click.echo(f"edl: error: {what}: {error.strerror}.", err=True)
+        say(f"edl: error: {what}: {error.strerror}.", err=True)
         return 1
     return code if isinstance(code, int) else 0
 

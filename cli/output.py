@@ -5,16 +5,30 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from ..common.plain import inert_lines
+
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ..jobs.job import Report
 
 _ROW, _PANEL, _WIDE = 1000, 120, 160  # columns: of a table and of a panel in a pipe; -o wide
 
 Function = Callable[..., Any]
+
+
+def say(text: str, err: bool = False) -> None:
+    """Print a text in which there may be words of others: names, errors, events, logs."""
+    click.echo(inert_lines(text), err=err)
+
+
+def log_line(text: str) -> None:
+    """Print a line of a log: to a terminal as `say` does, to a file or a pipe as it is."""
+    click.echo(inert_lines(text) if sys.stdout.isatty() else text)
 
 
 def outputs(*more: str) -> Callable[[Function], Function]:
@@ -53,6 +67,7 @@ def print_data(found: object, output: str) -> None:
 
 def _draw(shown: object, wide: bool) -> None:
     from rich.console import Console
+    from rich.segment import Segment, Segments
     from rich.table import Table
 
     # Piped, a row is as long as it is: nothing is cut for a terminal that is not there.
@@ -60,4 +75,10 @@ def _draw(shown: object, wide: bool) -> None:
     width = terminal or (_ROW if isinstance(shown, Table) else _PANEL)
     if wide and isinstance(shown, Table):
         width = max(width, _WIDE)
-    Console(width=width).print(shown)
+    console = Console(width=width, markup=False, emoji=False)
+    # Whatever is drawn, and whoever named it: no word of others is markup, or does anything.
+    parts = [
+        part if part.control else Segment(inert_lines(part.text), part.style)
+        for part in console.render(cast("RenderableType", shown))
+    ]
+    console.print(Segments(parts), end="")

@@ -14,7 +14,7 @@ import click
 from ..common.errors import UsageError
 from . import nodes as pool
 from .options import NAMES
-from .output import is_drawn, outputs, print_report
+from .output import is_drawn, outputs, print_report, say
 from .paths import LocalPath
 from .place import complete_jobs, where
 
@@ -144,7 +144,7 @@ def why(job: str, runtime: str, namespace: str) -> None:
         raise UsageError(f"The last plan has no job {job!r}; it has {known}.")
     for said in (reasons.get(job), ignored.get(job)):
         if said:
-            click.echo(said)
+            say(said)
 
 
 @schedule.command()
@@ -248,7 +248,7 @@ def _show(plan: dict[str, Any], output: str) -> None:
     print_report(Report(plan, lambda _wide: _table(plan["jobs"])), output)
     if is_drawn(output):
         for name, said in plan["ignored"].items():
-            click.echo(f"{name} {said}")
+            say(f"{name} {said}")
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.log import timestamp
-from ..common.plain import encodable
+from ..common.plain import encodable, inert_lines
 from ..jobs import figures, view
 from ..jobs.follow import Screen
 from ..jobs.job import Status
@@ -33,12 +33,12 @@ def open_screen(log_format: str, settings: dict[str, Any]) -> Screen:
     if sys.stdout.isatty():
         from rich.console import Console
 
-        return LiveScreen(Console(), settings)
+        return LiveScreen(Console(markup=False, emoji=False), settings)
     return PlainScreen(sys.stdout, settings)
 
 
 class _Printer:
-    """A printer of lines until that fails: the pipe is closed, the disk is full.
+    """A printer of lines, all inert, until that fails: the pipe is closed, the disk is full.
 
     A job goes on all the same, and so does whoever waits for its exit code.
     """
@@ -52,7 +52,8 @@ class _Printer:
         with self._lock, contextlib.suppress(OSError):
             if not self._lost:
                 try:
-                    print(encodable(text, self._stream), file=self._stream, flush=True)
+                    shown = encodable(inert_lines(text), self._stream)
+                    print(shown, file=self._stream, flush=True)
                 except OSError as error:
                     self._lost = True
                     why = error.strerror or error

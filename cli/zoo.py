@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from ..common.errors import UsageError
 from .options import complete_definitions, flags_given
+from .output import say
 from .paths import LocalPath
 
 
@@ -51,7 +52,7 @@ def list_zoo(model_zoo: str) -> None:
     from ..model_zoo.catalogue import list_definitions
 
     for name, origin, about in list_definitions(model_zoo):
-        click.echo(f"{name:<18} {about}  ({origin})")
+        say(f"{name:<18} {about}  ({origin})")
 
 
 @zoo.command()
@@ -89,7 +90,7 @@ def check(
         minibatch_size=minibatch_size,
     )
     for finding in findings:
-        click.echo(str(finding))
+        say(str(finding))
     return 2 if any(finding.level == "error" for finding in findings) else 0
 
 

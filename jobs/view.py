@@ -1,6 +1,7 @@
 """A job's status as text: the live panel, a plain line, the summary at the end, the table of jobs.
 
-All are pure functions of the status that the master answers (docs/cli.md lists its fields).
+All are pure functions of the status that the master answers (docs/cli.md lists its fields). What
+others say in it is inert (common/plain.py), and never markup.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..common.plain import inert_texts
 from . import figures
 from .job import Status
 
@@ -35,6 +37,7 @@ _MOST_EVENTS = 6
 
 def panel(status: Status) -> RenderableType:
     """Draw the live view."""
+    status = inert_texts(status)
     from rich import box
     from rich.console import Group
     from rich.panel import Panel
@@ -81,6 +84,7 @@ def panel(status: Status) -> RenderableType:
 
 def line(status: Status) -> str:
     """Return where the job stands, in one line."""
+    status = inert_texts(status)
     if status.get("command") == "launch":
         return f"{status.get('state', '?')} · {dict(figures.launched(status))['now']}".rstrip(" ·")
     parts = [str(status.get("state", "?")), figures.progress(status)]
@@ -96,6 +100,7 @@ def line(status: Status) -> str:
 
 def summary(status: Status, next_command: str = "") -> list[str]:
     """Return what a job that ended has to tell."""
+    status = inert_texts(status)
     time = figures.duration(status.get("started_s_ago"))
     if status.get("command") == "launch":
         rows = [("state", figures.end(status)), ("time", time)]
@@ -144,7 +149,7 @@ def jobs_table(statuses: Sequence[Status], wide: bool = False) -> Table:
         for name in ("servers", "version", "restarts"):
             made.add_column(name, justify="right", no_wrap=True)
         made.add_column("message", overflow="fold")
-    for status in statuses:
+    for status in inert_texts(statuses):
         state = str(status.get("state", "?"))
         rate, launched = status.get("records_per_s"), status.get("command") == "launch"
         made.add_row(
@@ -178,7 +183,7 @@ def events(told: Sequence[Status]) -> Table:
     made = Table.grid(padding=(0, 2))
     made.add_column(justify="right", no_wrap=True, style="dim")
     made.add_column()
-    for event in told:
+    for event in inert_texts(told):
         made.add_row(figures.duration(event["t"]), event["text"])
     return made
 

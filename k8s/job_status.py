@@ -12,6 +12,7 @@ from typing import Any
 
 from ..common import launched, report
 from ..common.errors import ReportError
+from ..common.plain import inert_texts
 from ..jobs.job import ENDED, INTERRUPTED
 from . import names, objects, observe, queued
 from .api import Object
@@ -144,7 +145,8 @@ def status(here: Situation, now: str) -> Object:
         found["completionTime"] = before.get("completionTime") or now
     if code is not None:
         found["exitCode"] = code
-    return found
+    shown: Object = inert_texts(found)  # kubectl prints a message as it is
+    return shown
 
 
 def _teachers(here: Situation) -> Object:

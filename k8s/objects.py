@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..common.identity import Identity
+from ..common.plain import inert_lines
 from ..common.settings import JobSettings
 from . import names
 from .api import Object
@@ -161,7 +162,7 @@ def event(
         },
         "type": "Normal" if well else "Warning",
         "reason": reason,
-        "message": message[:_LONGEST_EVENT],
+        "message": inert_lines(message)[:_LONGEST_EVENT],
         "source": {"component": "edl-controller"},
         "firstTimestamp": time,
         "lastTimestamp": time,

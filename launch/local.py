@@ -19,6 +19,7 @@ from ..common import paths
 from ..common.errors import UsageError
 from ..common.identity import Identity, given_identity
 from ..common.listen import is_loopback, own_host
+from ..common.plain import inert_lines
 from ..jobs import figures, local, view
 from ..jobs.follow import follow
 from ..jobs.job import INTERRUPTED, Status
@@ -127,17 +128,19 @@ class Screen:
         """Do nothing: there is nothing to put back."""
 
     def _print(self) -> None:
+        is_terminal = sys.stdout.isatty()  # which no character of a script is to control
         for line in self._job.lines(role="rank", follow=True):
-            self._say(line)
+            self._say(inert_lines(line) if is_terminal else line)
 
     def show(self, status: Status) -> None:
         for event in status.get("events") or ():
             if (event["t"], event["text"]) not in self._told:
                 self._told.add((event["t"], event["text"]))
-                self._say(f"[{figures.duration(event['t'])}] {event['text']}")
+                told = inert_lines(event["text"])
+                self._say(f"[{figures.duration(event['t'])}] {told}")
 
     def note(self, text: str) -> None:
-        self._say(text)
+        self._say(inert_lines(text))
 
     def end(self, status: Status, exit_code: int) -> None:
         self._reader.join(_END_S)  # the job is over: it reads to the end

@@ -1,24 +1,32 @@
-// Elements out of code. Text only ever becomes a text node: nothing of a job is markup.
+// Elements out of code. Text only ever becomes a text node: nothing of a job is markup. What
+// of a text would do something is told by its number.
+
+import { visible } from "./format.js";
+
+const SAID = ["title", "aria-label", "aria-valuetext"]; // attributes that people are told
 
 export function h(tag, given = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(given)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "text") element.textContent = value;
-    else element.setAttribute(name, value === true ? "" : value);
+    else if (name === "text") element.textContent = visible(value);
+    else setAttribute(element, name, value === true ? "" : value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+  const there = children.filter((child) => child !== null && child !== undefined);
+  element.append(...there.map((child) => (typeof child === "string" ? visible(child) : child)));
   return element;
 }
 
 // Writes only what differs, so that a selection stays and nothing is laid out in vain.
 export function say(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const shown = visible(text);
+  if (element.textContent !== shown) element.textContent = shown;
 }
 
 export function setAttribute(element, name, value) {
-  if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
+  const shown = SAID.includes(name) ? visible(value) : String(value);
+  if (element.getAttribute(name) !== shown) element.setAttribute(name, shown);
 }
 
 // Custom properties and sizes go through the style's own interface, which the CSP lets pass.

@@ -80,3 +80,27 @@ export function title(name) {
   const words = String(name).replace(/_s$/, "").replaceAll("_", " ");
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
+
+// Characters that would do something instead of standing there: control characters, what changes the
+// direction of writing, what is no character. Lines and tabs stay. As common/plain.py tells them.
+const ACTING = /[^\P{C}\n\t]|[\p{Zl}\p{Zp}]/gu;
+
+export function visible(text) {
+  return String(text).replace(ACTING, (one) => {
+    const code = one.codePointAt(0);
+    const [sign, digits] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
+    return `\\${sign}${code.toString(16).padStart(digits, "0")}`;
+  });
+}
+
+// What a job's message says, without the command that goes on: that is among what is kept, whole.
+export function headline(text) {
+  const short = String(text).replace(/[;:,]? (go on with: )?`?edl train --resume [^]*$/, "");
+  return short === text || /[.!?]$/.test(short) ? short : `${short}.`;
+}
+
+// How long a job lasts by the axis of time, and how much of that since it went on, where it did.
+export function lasted(since, ran) {
+  if (!isNumber(since)) return [clock(ran), ""];
+  return [clock(since), isNumber(ran) && since - ran >= 1 ? `${clock(ran)} since it went on` : ""];
+}

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { clock, percent, short, significant } from "../../dashboard/page/format.js";
+import { clock, headline, lasted, percent, short, significant, visible } from "../../dashboard/page/format.js";
 import { Span } from "../../dashboard/page/span.js";
 import {
   applyChange, applySnapshot, blank, deaths, expanded, jobNow, rows, taskAt, taskCounts, thinned,
@@ -149,4 +149,25 @@ test("numbers are told as they are", () => {
   assert.equal(short(1234567), "1.23 M");
   assert.equal(significant(0.459446), "0.4594");
   assert.equal(significant(NaN), "–");
+});
+
+test("what a text would do is told by its number, as on a terminal; lines and tabs stay", () => {
+  assert.equal(visible("a\u202egnp\u2066\u200b\x1b[2J\x9b\u2028\ufeff\u{e0001}\n\tb"),
+    "a\\u202egnp\\u2066\\u200b\\x1b[2J\\x9b\\u2028\\ufeff\\U000e0001\n\tb");
+  assert.equal(visible("Größe 大 ½ – [a] \u00a0e\u0301"), "Größe 大 ½ – [a] \u00a0e\u0301");
+  assert.equal(visible(3), "3");
+});
+
+test("the headline leaves the command that goes on to what is kept", () => {
+  assert.equal(headline("Stopped (edl stop) at record 5; go on with: edl train --resume '/a b/c'."),
+    "Stopped (edl stop) at record 5.");
+  assert.equal(headline("its master is gone; nothing that was acknowledged is lost: edl train --resume /x."),
+    "its master is gone; nothing that was acknowledged is lost.");
+  assert.equal(headline("Training, 2 workers at work."), "Training, 2 workers at work.");
+});
+
+test("a job that went on lasts as long as its axis, and says how long since", () => {
+  assert.deepEqual(lasted(3700, 60), ["1:01:40", "1:00 since it went on"]);
+  assert.deepEqual(lasted(61, 60.9), ["1:01", ""]);
+  assert.deepEqual(lasted(undefined, 60), ["1:00", ""]);
 });

@@ -228,3 +228,25 @@ def test_what_only_some_jobs_have_is_shown_where_it_is(visit):
     assert "$ 1.25" in page.inner_text(".part-cost")
     assert "clicks.csv 7, 9\tValueError: x" in page.inner_text(".part-quarantined")
     assert "edl train --resume /jobs/demo" in page.inner_text(".part-kept")
+
+
+def test_what_would_turn_a_text_round_is_told_by_its_number(visit):
+    story = running(10)
+    story.extra = {"health": {"level": "warn", "text": "ValueError: \u202egnp.exe"}}
+
+    page = visit.job(story)
+
+    assert r"ValueError: \u202egnp.exe" == page.inner_text(".health .sentence")
+
+
+def test_a_long_path_takes_three_lines_of_a_phone_until_it_is_tapped(visit):
+    story = running(10)
+    path = "/very/long/folder" * 20
+    story.extra = {"health": {"level": "bad", "text": f"Failed: there is no file {path}"}}
+    height = "() => document.querySelector('.health .sentence').clientHeight"
+
+    page = visit.job(story, viewport={"width": 360, "height": 780})
+    short = page.evaluate(height)
+    page.click(".health")
+
+    assert short <= 3 * 17 * 1.3 + 2 < page.evaluate(height)
