@@ -126,8 +126,9 @@ class LocalSource:
         if job.address() is None:
             status = job.status()
         else:
-            message = job.how_to_go_on() or f"its master is gone; see {job.log}"
+            message = f"its master is gone; see {job.log}"
             status = {"job_name": job.name, "state": "dead", "message": message}
+            status |= job.left_to_go_on()
         return self._dead(status) if status["state"] == "dead" else status
 
     def _dead(self, status: Status) -> Status:

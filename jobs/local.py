@@ -105,7 +105,7 @@ class LocalJob:
                 client.close()
         if state == "dead" and (result := self.result()) is not None:  # it has ended meanwhile
             return result
-        return {"job_name": self.name, "state": state, "message": self.how_to_go_on() or message}
+        return {"job_name": self.name, "state": state, "message": message, **self.left_to_go_on()}
 
     def _waits(self) -> str:
         """Return what a job that is queued waits for, and whether it has been begun in vain."""
@@ -122,6 +122,11 @@ class LocalJob:
             return ""
         command = f"edl train --resume {shlex.quote(str(self.folder))}"
         return f"its master is gone; nothing that was acknowledged is lost: {command}"
+
+    def left_to_go_on(self) -> Status:
+        """Return what is told of a job that stands without a master, and what it goes on from."""
+        how = self.how_to_go_on()
+        return {"message": how, "resume": str(self.folder)} if how else {}
 
     def give_up(self, exit_code: int, message: str, last: Status | None = None) -> Status:
         """Leave a result for a job whose master ended before it could; `last`: its last status."""

@@ -1,6 +1,6 @@
 // The head of a job's page: its health in one sentence, how fresh that is, its figures.
 
-import { clock, count, lasting, percent, short, significant } from "./format.js";
+import { clock, count, headline, lasted, lasting, percent, short, significant, visible } from "./format.js";
 import { h, say, setAttribute } from "./dom.js";
 import { deaths, hasEnded } from "./state.js";
 
@@ -8,7 +8,11 @@ const LEVELS = ["good", "warn", "bad", "ended"];
 const STALE_S = 5; // of the master's word: it is heard four times a second, seldomer of large jobs
 
 export function header(job, many) {
-  const health = h("p", { class: "health" },
+  let whole = ""; // the class of a sentence that somebody wants to read to its end, where that is cut
+  const health = h("p", { class: "health", onclick: () => {
+    whole = whole ? "" : " whole";
+    health.classList.toggle("whole", Boolean(whole));
+  } },
     h("i", { class: "sign", "aria-hidden": "true" }), h("span", { class: "sentence" }));
   const fresh = h("p", { class: "fresh" }, h("i", { class: "sign", "aria-hidden": "true" }), h("span"));
   const list = figures();
@@ -40,13 +44,13 @@ export function header(job, many) {
     update(now) {
       state = now;
       const level = LEVELS.includes(state.health.level) ? state.health.level : "good";
-      const text = state.health.text || state.status.state || "not heard of yet";
+      const text = headline(state.health.text || state.status.state || "not heard of yet");
       if (!health.classList.contains(`l-${level}`)) say(live, text);
-      setAttribute(health, "class", `health l-${level}`); // and what is told is fresh
+      setAttribute(health, "class", `health l-${level}${whole}`); // and what is told is fresh
       say(health.lastElementChild, text);
       const { records_done: done, records_total: total } = state.status;
       list.update(state);
-      document.title = `${total ? `${percent(done, total)} · ` : ""}${job} · edl`;
+      document.title = `${total ? `${percent(done, total)} · ` : ""}${visible(job)} · edl`;
     },
   };
 }
@@ -76,7 +80,7 @@ function figures() {
   return {
     element,
     update(state) {
-      const told = hasEnded(state) ? { ...common(state), ...whole(state) } : { ...common(state), ...now(state) };
+      const told = hasEnded(state) ? { ...common(state), ...ended(state) } : { ...common(state), ...now(state) };
       for (const [name, cell] of cells) {
         const [value, unit] = told[name] || [null, ""];
         cell.hidden = value === null;
@@ -106,8 +110,8 @@ function common(state) {
 }
 
 function now(state) {
-  const { records_done: done, records_total: total, records_per_s: rate, loss, run_s: ran } = state.status;
-  const told = { rate: [short(rate), "/s"], "running for": [clock(ran)] };
+  const { records_done: done, records_total: total, records_per_s: rate, loss, run_s: ran, started_s_ago: since } = state.status;
+  const told = { rate: [short(rate), "/s"], "running for": lasted(since, ran) };
   if (loss != null) told.loss = [significant(loss)];
   if (total && rate > 0) told["about left"] = [clock((total - done) / rate)];
   for (const name of ["workers", "servers"]) {
@@ -118,9 +122,9 @@ function now(state) {
   return told;
 }
 
-function whole(state) {
-  const { records_done: done, records_before: before, run_s: ran } = state.status;
-  const told = { took: [clock(ran)] };
+function ended(state) {
+  const { records_done: done, records_before: before, run_s: ran, started_s_ago: since } = state.status;
+  const told = { took: lasted(since, ran) };
   if (ran) told["mean rate"] = [short(Math.round((done - (before || 0)) / ran)), "/s"];
   for (const name of ["workers", "servers"]) {
     const list = state.status[name] || [];

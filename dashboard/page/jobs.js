@@ -11,12 +11,12 @@ export function jobList() {
   const table = h("table", { class: "jobs" }, h("caption", { class: "unseen", text: "Jobs" }),
     h("thead", {}, h("tr", {}, ...HEADS.map((name) =>
       name ? h("th", { scope: "col", text: name }) : h("td")))), body);
-  const none = h("div", { class: "none" },
+  const none = h("div", { class: "none", hidden: true },
     h("p", { text: "No job is here yet." }),
     h("p", {}, "Start one, and it appears without a reload: ", h("code", { text: "edl train --model_def deepfm --training_data …" })));
   const remark = h("p", { class: "fresh" }, h("i", { class: "sign", "aria-hidden": "true" }), h("span"));
-  const summary = h("p", { class: "health" }, h("span", { class: "sentence" }));
-  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Jobs" }, table);
+  const summary = h("p", { class: "health" }, h("span", { class: "sentence", text: "Waits for the list of jobs…" }));
+  const scroll = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Jobs", hidden: true }, table);
   const element = h("div", { class: "list" },
     h("header", { class: "head" }, h("div", { class: "crumbs" }, h("span", { class: "brand", text: "edl" }), h("h1", { text: "Jobs" }), remark),
       h("div", { class: "say" }, summary)),
@@ -70,6 +70,6 @@ function fillRow(row, job) {
   say(cells[4], over(job) ? "–" : `${short(job.records_per_s)}/s`);
   say(cells[5], significant(job.loss));
   say(cells[6], count((job.workers || []).length));
-  say(cells[7], clock(job.run_s));
+  say(cells[7], clock(job.started_s_ago ?? job.run_s));
   say(cells[8], job.message && job.message !== job.state ? job.message : "");
 }
