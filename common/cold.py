@@ -36,7 +36,8 @@ def _places() -> Iterable[Path]:
     yield _WIRE / "__pycache__"
     if folder := os.environ.get("EDL_KERNEL_CACHE"):
         yield Path(folder)
-    yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "numba"
+    # As numba finds it: of a user without a home the name stays as it is.
+    yield Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "numba"
 
 
 def _in(place: Path) -> Iterable[Path]:

@@ -34,7 +34,13 @@ _ROOM_NBYTES = 1 << 20  # of a job's folder: a journal, logs, a status; a guess
 
 
 def home() -> Path:
-    return Path(os.environ.get(HOME_VARIABLE) or "~/.edl").expanduser()
+    """Return the folder of all that edl keeps here. Raises UsageError where nobody knows it."""
+    try:
+        return Path(os.environ.get(HOME_VARIABLE) or "~/.edl").expanduser()
+    except RuntimeError as error:  # a user without a name, in an environment without HOME
+        raise UsageError(
+            f"Nobody knows the home folder of this user: set {HOME_VARIABLE} to a folder."
+        ) from error
 
 
 def jobs_folder() -> Path:

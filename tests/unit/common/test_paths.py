@@ -50,6 +50,19 @@ def test_ended_job_of_the_same_name_is_kept_aside(home: Path) -> None:
     assert 1 == len(list((home / "old").glob("census.*/result.json")))
 
 
+def test_a_user_whose_home_nobody_knows_is_told_what_to_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def expanduser(_path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("EDL_HOME")
+    monkeypatch.setattr(Path, "expanduser", expanduser)
+
+    with pytest.raises(UsageError, match="set EDL_HOME to a folder"):
+        paths.home()
+
+
 def test_a_disk_that_has_room_for_names_alone_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
