@@ -96,13 +96,13 @@ def report(command: Callable[[], Any]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("edl: interrupted", err=True)
         return 130
-    except (MemoryError, RuntimeError) as error:
-        if not is_starved(error):
+    except (MemoryError, RuntimeError, OSError) as error:
+        if is_starved(error):
+            say(f"edl: error: {starved(error)}", err=True)
+            return 1
+        if not isinstance(error, OSError):
             raise
-        click.echo(f"edl: error: {starved(error)}", err=True)
-        return 1
-    except OSError as error:  # of a path that the user named, or of the disk
-        if error.filename is None and error.errno not in _OF_STDOUT:
+        if error.filename is None and error.errno not in _OF_STDOUT:  # else of a path, or the disk
             raise
         what = error.filename or "what is printed cannot be written"
         say(f"edl: error: {what}: {error.strerror}.", err=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..common.settings import knobs
 from ..common.values import as_text
-from ..jobs.job import Status
+from ..jobs.job import STOPPED, Status
 
 # What the job that follows has for itself, or is said below.
 _OWN = {
@@ -30,7 +30,8 @@ def next_command(status: Status, settings: dict[str, Any]) -> str:
     if settings.get("runtime") == "kubernetes":
         namespace = settings.get("namespace")
         where = f"-n {namespace}" if namespace else "--runtime kubernetes"
-        return f"edl logs {name} {where}" if status.get("state") == "failed" else ""
+        is_not_done = status.get("state") in ("failed", STOPPED)
+        return f"edl logs {name} {where}" if is_not_done else ""
     if status.get("exit_code") == 130:
         return ""  # the last line says how to go on
     if status.get("state") == "failed":

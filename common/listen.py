@@ -192,7 +192,7 @@ def serve_metrics(registry: CollectorRegistry | None = None) -> tuple[WSGIServer
             strangers.remove(request)
             super().shutdown_request(request)
 
-        def handle_error(self, request: object, client_address: object) -> None:
+        def handle_error(self, _request: object, _client_address: object) -> None:
             """Ignore the error, unless there are no threads: a peer that goes away is no news."""
             error = sys.exception()
             if error is not None and is_starved(error):

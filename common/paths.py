@@ -196,8 +196,8 @@ def check_room() -> None:
     """
     if why := why_unwritable(jobs_folder(), _ROOM_NBYTES):
         raise UsageError(
-            f"The jobs' folder {jobs_folder()}: {why}: make room there, or set {HOME_VARIABLE} to a "
-            "folder that can be written."
+            f"The jobs' folder {jobs_folder()}: {why}. Set {HOME_VARIABLE} to a folder that can be "
+            "written, or make room there."
         )
 
 

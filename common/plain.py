@@ -1,8 +1,8 @@
 """Words of others for people: no character of theirs does anything to a terminal or to a text.
 
 What a user's code raises, what names are made of and what a log says may hold anything. Characters
-that control a terminal, change the direction of writing or are no character at all are told by their
-numbers (`inert`), or left out of one line that must be short (`plain`).
+that control a terminal, change the direction of writing or are no character at all are told by
+their numbers (`inert`), or left out of one line that must be short (`plain`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def inert_lines(value: object) -> str:
 
 
 def inert_texts(values: Any, shown: Callable[[str], str] = inert_lines) -> Any:
-    """Return values as JSON has them with all their texts, names among them, as `shown` has them."""
+    """Return values, as JSON has them, with all their texts and names as `shown` has them."""
     if isinstance(values, str):
         return shown(values)
     if isinstance(values, dict):

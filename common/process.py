@@ -7,6 +7,7 @@ nobody.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import logging
 import os
@@ -15,16 +16,18 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
 # As Java's processes have it: kill -QUIT shows where one stands.
 STACK_SIGNAL: Final = signal.SIGQUIT
 # EX_OSERR of sysexits.h: "an operating system error ... such things as `cannot fork'".
 STARVED: Final = 71
+_THREADS = 8  # that a process must be able to have beside its own: a guess
+_THREADS_S = 30.0  # in which each has ended
 _STARVED_WORDS = (
-    "the system gives no more threads or memory: see the limits of processes and memory (ulimit -u, "
-    "ulimit -v, those of the container)"
+    "the system gives no more threads or memory: see the limits of processes and memory (ulimit "
+    "-u, ulimit -v, those of the container)"
 )
 
 
@@ -65,23 +68,55 @@ def allow_many_files() -> None:
 
 
 def lacks_thread(error: BaseException | None) -> bool:
-    """Tell whether an error says that the system gives this process no more threads."""
-    return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    """Tell whether an error, or one that it hides, says that there are no more threads."""
+    return any(
+        isinstance(each, RuntimeError) and "can't start new thread" in str(each)
+        for each in _all_of(error)
+    )
 
 
 def is_starved(error: BaseException | None) -> bool:
-    """Tell whether an error says that the system gives this process no thread, or no memory."""
-    return isinstance(error, MemoryError) or lacks_thread(error)
+    """Tell whether an error, or one that it hides, says that there are no threads or no memory."""
+    return lacks_thread(error) or any(
+        isinstance(each, MemoryError) or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
+        for each in _all_of(error)
+    )
+
+
+def _all_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those in whose handling it was raised, the last one first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def starved(error: BaseException | None) -> str:
     """Return a sentence for the user of an error of which `is_starved` is true."""
-    return f"{error!r}: {_STARVED_WORDS}."
+    first = [each for each in _all_of(error) if is_starved(each)][-1]  # the others hide it
+    return f"{str(first) or repr(first)}: {_STARVED_WORDS}."
 
 
 def ended_with(code: int) -> str:
     """Return an exit code of a process of a job in words."""
     return f"ended with exit code {code}{f' ({_STARVED_WORDS})' if code == STARVED else ''}"
+
+
+def check_threads(number: int = _THREADS) -> None:
+    """Start so many threads at once, and end them. Raises RuntimeError where there are not as many.
+
+    Python says so when it cannot start one. gRPC's core, which has threads of its own, tries again
+    for ever, and answers nobody meanwhile.
+    """
+    over, began = threading.Event(), []
+    try:
+        for _ in range(number):
+            thread = threading.Thread(target=over.wait, args=(_THREADS_S,), daemon=True)
+            thread.start()
+            began.append(thread)
+    finally:
+        over.set()
+        for thread in began:
+            thread.join(_THREADS_S)
 
 
 def end_where_starved() -> None:
@@ -104,7 +139,7 @@ def end_with(main: Callable[[], int]) -> NoReturn:
     end_where_starved()
     try:
         code = main()
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:  # also one that was met on the way out, and hides it
         if not is_starved(error):
             raise
         _end_starved(error)

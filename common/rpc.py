@@ -25,6 +25,7 @@ from . import unreliable
 from .errors import EdlError, NotPinned, Unauthenticated, Unreachable, UsageError
 from .identity import CERTIFIED_NAME, IDENTITY_VARIABLE, TOKEN_VARIABLE, Identity, job_identity
 from .listen import HEALTH_PORT_VARIABLE, fixed_port, host_of, joined, own_host
+from .process import check_threads
 from .token_check import TOKEN_KEY, AsyncTokenCheck, TokenCheck
 
 # Whom a call is for: another server may be given the port of one that is gone.
@@ -112,6 +113,7 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self.address = _bind(self._server, token, identity, host, port)
         self._server.start()
+        check_threads()
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
 
     def _whole_health(self) -> bytes:
@@ -191,6 +193,7 @@ class AsyncServer:
         with contextlib.ExitStack() as undo:
             undo.callback(self._end)
             self._server, self.address = self._run(start())
+            check_threads()
             undo.pop_all()
 
     def stop(self, grace_s: float = 0.5) -> None:

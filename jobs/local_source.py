@@ -236,8 +236,7 @@ def how_it_died(job: LocalJob, returncode: int | None) -> EdlError:
     if full := paths.why_unwritable(job.folder):  # then its log has lost what it said, too
         return JobError(f"{told}: {full}: make room there. {job.how_to_go_on()}".rstrip())
     return JobError(
-        f"{told}. {job.how_to_go_on()}\n"
-        f"The end of its log, {job.log}:\n{words or '(empty)'}"
+        f"{told}. {job.how_to_go_on()}\nThe end of its log, {job.log}:\n{words or '(empty)'}"
     )
 
 

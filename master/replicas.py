@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ..common.process import ended_with
@@ -162,11 +162,11 @@ class Replicas:
         self.slots = {(slot.role, slot.index): slot for slot in state.slots}
         self._waiting = dict.fromkeys(state.waiting)
         self._gave_up, self.dead_server = state.gave_up, state.dead_server
-        self._before = {ends.role: ends for ends in state.before}
+        self._before = {ends.role: replace(ends) for ends in state.before}
 
     def forgive(self, state: ReplicasState) -> None:
         """Begin anew after a job that had ended so: what has happened is kept for the eye alone."""
-        self._before = {ends.role: ends for ends in state.before}
+        self._before = {ends.role: replace(ends) for ends in state.before}
         for slot in state.slots:
             self._count(slot, slot.failures)
 
@@ -191,7 +191,7 @@ class Replicas:
         return [self.slots[place] for place in self._waiting]
 
     def _count(self, slot: Slot, failures: int) -> None:
-        """Keep, for the eye, how often the processes of a place have ended that is none any more."""
+        """Keep, for the eye, how often processes have ended at a place that is none any more."""
         ends = self._before.setdefault(slot.role, Ends(slot.role))
         ends.failures += failures
         ends.preemptions += slot.preemptions
@@ -330,8 +330,12 @@ class Replicas:
 
     def total(self, what: str, role: str) -> int:
         """Sum "failures" or "preemptions" over the places of a role, those of before among them."""
-        before = getattr(self._before.get(role, Ends(role)), what)
-        return before + sum(getattr(s, what) for s in self.slots.values() if s.role == role)
+        mine = [slot for slot in self.slots.values() if slot.role == role]
+        total: int = sum(getattr(each, what) for each in (*mine, *self._of_before(role)))
+        return total
+
+    def _of_before(self, role: str) -> list[Ends]:
+        return [ends for ends in self._before.values() if ends.role == role]
 
     def _give_up(self, slot: Slot) -> None:
         slot.phase = Phase.FAILED

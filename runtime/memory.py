@@ -78,6 +78,6 @@ class Kills:
                 return ""
             self._told += 1
         return (
-            "was killed by SIGKILL, which may have been for want of memory: the kernel has killed a "
-            "process of its memory group so since it began"
+            "was killed by SIGKILL, which may have been for want of memory: the kernel has killed "
+            "a process of its memory group so since it began"
         )

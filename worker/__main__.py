@@ -6,7 +6,7 @@ lease, say), it drops its leases and registers as a new incarnation.
 
 from __future__ import annotations
 
-from ..common.process import end_at_sigterm, end_with, leave, show_stacks
+from ..common.process import check_threads, end_at_sigterm, end_with, leave, show_stacks
 
 if __name__ == "__main__":
     show_stacks()
@@ -131,6 +131,7 @@ def _shop(analyzes: bool) -> Callable[[], Shop]:
 def _work(master_address: str, index: int, incarnation: str, make_shop: Callable[[], Shop]) -> int:
     keep_freed_memory()
     keeper.start(index, lambda name: _line(master_address, index, name))  # before any thread
+    check_threads()
     process = _Process(master_address, index, make_shop())
     signal.signal(signal.SIGTERM, process.on_sigterm)
     lives = 0

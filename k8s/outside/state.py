@@ -112,9 +112,7 @@ def _end_of(top: Object) -> Status:
             return {}
         code = found.get("exitCode")
         code = int(state == "failed") if code is None else int(code)
-        return as_of_now(
-            {"state": state, "exit_code": code, "message": found.get("message") or ""}
-        )
+        return as_of_now({"state": state, "exit_code": code, "message": found.get("message") or ""})
     for each in found.get("conditions") or []:
         if each.get("status") == "True" and each.get("type") in ("Complete", "Failed"):
             if each["type"] == "Complete":

@@ -303,7 +303,9 @@ def test_a_wait_that_is_too_long_is_a_timeout(running: Any) -> None:
         job.wait(0.0)
     with pytest.raises(TooLate):
         asyncio.run(job.wait_async(0.0))
-    with pytest.raises(edl.UsageError, match="until is one of done, running, failed, ended, not"):
+    with pytest.raises(
+        edl.UsageError, match="until is one of done, running, failed, stopped, ended, not"
+    ):
         job.wait(until="finished")
     assert "running" == job.wait(until="running")["state"]
 

@@ -117,12 +117,17 @@ def test_a_job_that_was_stopped_is_no_failure_anywhere(status: dict[str, Any]) -
 
     assert {**ended, "state": "stopped"} == stopped
     assert f"state        {message}" == view.summary(stopped)[0]
-    assert "state        stopped: edl cancel" == view.summary({**stopped, "message": "edl cancel"})[0]
+    assert (
+        "state        stopped: edl cancel" == view.summary({**stopped, "message": "edl cancel"})[0]
+    )
     assert "stopped" in drawn(view.jobs_table([stopped]))
     assert "red" != view.STYLES["stopped"]
     assert "" == next_command(stopped, {})
     told = health(stopped, None, None)
-    assert ("ended", True) == (told["level"], told["text"].startswith("Stopped (edl stop) at record 50"))
+    assert ("ended", True) == (
+        told["level"],
+        told["text"].startswith("Stopped (edl stop) at record 50"),
+    )
     assert ("failed", "stopped") == (ended_as(1), ended_as(130))
 
 

@@ -54,7 +54,9 @@ def test_a_network_without_a_loopback_is_one_clear_error_before_anything_is_begu
 
     assert 2 == ended.returncode, ended.stderr
     (said,) = ended.stderr.splitlines()
-    assert said.startswith("edl: error: The processes of a job call each other at 127.0.0.1, which ")
+    assert said.startswith(
+        "edl: error: The processes of a job call each other at 127.0.0.1, which "
+    )
     assert "`ip link set lo up`" in said
     assert not (tmp_path / "home" / "jobs").exists()
 

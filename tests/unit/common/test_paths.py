@@ -73,8 +73,10 @@ def test_a_disk_that_has_room_for_names_alone_is_refused(
 
     monkeypatch.setattr(Path, "write_bytes", full)
 
-    assert f"{home.parent} cannot be written (No space left on device)" == paths.why_unwritable(home)
-    with pytest.raises(UsageError, match="No space left on device\\): make room there, or set EDL_HO"):
+    assert f"{home.parent} cannot be written (No space left on device)" == paths.why_unwritable(
+        home
+    )
+    with pytest.raises(UsageError, match="No space left on device\\). Set EDL_HOME to a fo"):
         paths.claim("census")
     assert not home.exists()
 

@@ -4,9 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from edl.common import process, rpc
 from edl.common.errors import EdlError
@@ -73,14 +74,18 @@ process.end_with(main)
 
 
 def test_a_server_that_gets_no_thread_for_its_calls_ends_and_says_why():
-    """Broken once: gRPC's thread that takes calls ended by itself, and the process answered nobody."""
+    """Broken once: gRPC's thread that takes calls ended alone, and the process answered nobody."""
     server = subprocess.Popen(
         [sys.executable, "-c", _DEAF], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         assert server.stdout is not None
         channel = rpc.Channel(server.stdout.readline().strip(), "t")
-        check = health_pb2_grpc.HealthStub(channel).Check
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
         with pytest.raises(EdlError):
             rpc.call(check, health_pb2.HealthCheckRequest(), 10.0)
         channel.close()
@@ -95,10 +100,16 @@ def test_a_server_that_gets_no_thread_for_its_calls_ends_and_says_why():
 
 @pytest.mark.parametrize(
     ("raised", "code"),
-    [("MemoryError", 71), ('RuntimeError("can\'t start new thread")', 71), ("RuntimeError", 1)],
+    [
+        ("MemoryError", 71),
+        ('RuntimeError("can\'t start new thread")', 71),
+        ("OSError(12, 'Cannot allocate memory')", 71),
+        ("RuntimeError", 1),
+    ],
 )
 def test_a_main_that_finds_no_threads_or_memory_ends_with_a_code_of_its_own(raised, code):
-    main = f"def main():\n    raise {raised}\n"
+    # What a process does at its end may fail too, and hides the error.
+    main = f"def main():\n    try:\n        raise {raised}\n    finally:\n        int('x')\n"
     command = f"from edl.common import process\n{main}process.end_with(main)"
     ended = subprocess.run([sys.executable, "-c", command], check=False, capture_output=True)
 
@@ -109,3 +120,24 @@ def test_the_code_is_told_in_words_by_whoever_started_the_process():
     assert "ended with exit code 1" == describe_end(1) == end_of(1)
     assert "exit code 71 (the system gives no more threads or memory" in describe_end(71)
     assert describe_end(71) == end_of(71)
+
+
+def test_threads_are_tried_before_they_are_needed(monkeypatch):
+    """gRPC's core, where it gets none, tries again each second, and tells nobody but a log."""
+    began = []
+    start = threading.Thread.start
+
+    def some(thread):
+        if len(began) == 5:
+            raise RuntimeError("can't start new thread")
+        began.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", some)
+
+    process.check_threads(5)
+    began.clear()
+    with pytest.raises(RuntimeError) as raised:
+        process.check_threads(6)
+    assert process.lacks_thread(raised.value)
+    assert not any(thread.is_alive() for thread in began)

@@ -53,7 +53,7 @@ def test_a_job_that_is_stopped_says_which_task_keeps_its_checkpoint_and_how_to_g
     job.cli.stop("edl stop")
     status = job.end()
 
-    assert "stopped" == status["state"]
+    assert "failed" == status["state"]
     assert "no worker is left to level task 3, at [0, 2]" in status["message"]
     assert f"go on with: edl train --resume {job.folder}" in status["message"]
 

@@ -48,13 +48,16 @@ def test_it_is_begun_three_times_after_growing_pauses_and_ends_with_the_reason(
     job: LocalJob, is_killed: bool
 ) -> None:
     clock, told, begun = Clock(), [], []
-    place = local.LocalPlace(4, clock)
+    places = [local.LocalPlace(4, clock)]
     for _ in range(60):
         if is_killed:
-            place = local.LocalPlace(4, clock)
-        if a_round(place, told):
+            places.append(local.LocalPlace(4, clock))
+        if a_round(places[-1], told):
             begun.append(clock.now - 1000.0)
         clock.now += 1.0
+    for place in places:  # what init does for a scheduler that is gone
+        for child in place._begun.values():
+            child.wait(60)
 
     assert [0.0, 10.0, 30.0] == begun
     status = job.status()
