@@ -24,13 +24,15 @@ def kl(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
     """Return T^2 KL(teacher || student) of the distributions at temperature T, a scalar.
 
     Of logits [..., classes]. The factor keeps the size of gradients independent of T (Hinton et
-    al., section 2). Raises ValueError where the shapes differ.
+    al., section 2). A class that the teacher masks with -inf adds nothing. Raises ValueError where
+    the shapes differ.
     """
     _alike(student, teacher)
     _positive(temperature)
-    wanted = functional.log_softmax(teacher.to(student.dtype) / temperature, dim=-1)
+    wide = teacher.to(torch.promote_types(teacher.dtype, student.dtype))
+    wanted = functional.log_softmax(wide / temperature, dim=-1).to(student.dtype)
     given = functional.log_softmax(student / temperature, dim=-1)
-    return (wanted.exp() * (wanted - given)).sum(-1).mean() * temperature**2
+    return _divergence(wanted, given) * temperature**2
 
 
 def hinton(
@@ -123,7 +125,7 @@ def top_k_kl(student: Tensor, teacher: Mapping[str, Tensor], *, tail: bool = Tru
     if tail:
         wanted = torch.cat([wanted, _rest(wanted)], dim=-1)
         given = torch.cat([given, _rest(given)], dim=-1)
-    return (wanted.exp() * (wanted - given)).sum(-1).mean()
+    return _divergence(wanted, given)
 
 
 def mixture(
@@ -147,6 +149,15 @@ def mixture(
     )
     assert isinstance(mixed, Tensor)
     return mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log() * temperature
+
+
+def _divergence(wanted: Tensor, given: Tensor) -> Tensor:
+    """Return the mean over records of KL(wanted || given) of log-probabilities [..., classes].
+
+    A class that the teacher gives no probability (-inf) adds nothing: p log p goes to 0 with p.
+    """
+    p = wanted.exp()
+    return (p * (wanted - given).masked_fill(p == 0, 0.0)).sum(-1).mean()
 
 
 def _rest(log_probs: Tensor) -> Tensor:

@@ -152,3 +152,84 @@ def test_other_shapes_and_numbers_are_refused_in_words():
         distill.mixture([torch.zeros(2, 3)], [1, 2])
     with pytest.raises(ValueError, match="not of the student's"):
         distill.top_k_kl(torch.zeros(2, 3), distill.top_k(torch.zeros(4, 3), 2))
+
+
+def kl_div(student, teacher, temperature=1.0):
+    """Return torch's own, of probabilities: where one is 0, the class adds 0."""
+    p = torch.softmax(teacher.double() / temperature, -1)
+    q = torch.log_softmax(student.double() / temperature, -1)
+    return temperature**2 * torch.nn.functional.kl_div(q, p, reduction="batchmean")
+
+
+def masked(logits_, share=0.4):
+    """Return logits of which some are -inf, and in no row all."""
+    mask = torch.from_numpy(LOGITS.random(logits_.shape)) < share
+    mask[..., 0] = False
+    return logits_.masked_fill(mask, -torch.inf)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_a_class_that_the_teacher_masks_adds_nothing(temperature):
+    """Broken once: 0 * -inf is NaN."""
+    student, teacher = logits(9, 7).requires_grad_(), masked(logits(9, 7))
+    wanted = student.detach().double().requires_grad_()
+    kl_div(wanted, teacher, temperature).backward()
+
+    found = distill.kl(student, teacher, temperature)
+    found.backward()
+
+    right = float(kl_div(student.detach(), teacher, temperature))
+    assert float(found.detach()) == pytest.approx(right, rel=1e-5)
+    assert torch.allclose(student.grad.double(), wanted.grad, atol=1e-6)
+
+
+def test_both_may_mask_a_class():
+    student, teacher = logits(9, 7), masked(logits(9, 7), 0.6)
+    mask = torch.isneginf(teacher) & (torch.from_numpy(LOGITS.random((9, 7))) < 0.5)
+    student = student.masked_fill(mask, -torch.inf).requires_grad_()
+    kept = [torch.isfinite(row) for row in student.detach()]
+    both = zip(student.detach(), teacher, kept, strict=True)
+    rows = [kl_div(s[k][None], t[k][None]) for s, t, k in both]
+
+    found = distill.kl(student, teacher)
+    found.backward()
+
+    assert float(found.detach()) == pytest.approx(float(sum(rows)) / 9, rel=1e-5)
+    assert torch.isfinite(student.grad).all()
+
+
+def test_the_mixes_are_right_where_the_teacher_masks_a_class():
+    student, teacher, labels = logits(6, 4), masked(logits(6, 4)), torch.tensor([0, 1, 2, 3, 0, 1])
+    hard = nn.functional.cross_entropy(student.double(), labels)
+    wanted = 0.3 * kl_div(student, teacher, 2.0) + 0.7 * hard
+
+    for mix in (distill.hinton, distill.few_labels):
+        found = mix(student, labels, teacher, temperature=2.0, alpha=0.3)
+        assert float(found) == pytest.approx(float(wanted), rel=1e-5)
+    both = distill.mixture([teacher, masked(logits(6, 4))], [1, 1], 2.0)
+    assert torch.isfinite(distill.kl(student, both, 2.0))
+
+
+@pytest.mark.parametrize("tail", [True, False])
+def test_top_k_of_fewer_classes_than_k_is_right(tail):
+    """The others have no probability. Broken once: 0 * -inf is NaN."""
+    student, teacher = logits(8, 10).requires_grad_(), logits(8, 10)
+    teacher[:, 3:] = -torch.inf
+    told = distill.top_k(teacher, 6)
+
+    found = distill.top_k_kl(student, told, tail=tail)
+    found.backward()
+
+    assert float(found.detach()) == pytest.approx(
+        float(kl_div(student.detach(), teacher)), rel=5e-3
+    )
+    assert torch.isfinite(student.grad).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_teachers_large_logits_fit_a_student_of_half_the_width(dtype):
+    """Broken once: they become the student's kind first, in which 70,000 is infinite."""
+    student, teacher = logits(4, 6).to(dtype), 7e4 + logits(4, 6)
+    wanted = float(kl_div(student, teacher))
+
+    assert float(distill.kl(student, teacher)) == pytest.approx(wanted, rel=0.05)
