@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ..model_zoo.imports import files_of
 from ..model_zoo.spec import Definition
 from ..nn.device import to_device
 from . import tree
@@ -45,17 +49,47 @@ class Teaching:
 def fingerprint(definition: Definition, model: nn.Module, replies: str = "float32") -> str:
     """Return what tells a teacher's answers from others'.
 
-    Its values, the file of its definition, and how wide its replies are.
+    Its values, `--teacher_params`, the files of its definition and of the modules that this
+    imports, and how wide its replies are.
     """
-    digest = hashlib.sha256(b"" if replies == "float32" else replies.encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        told = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {told.dtype} {tuple(told.shape)};".encode())
-        flat = told.reshape(-1).view(torch.uint8)  # of no dimension too, as BatchNorm's count
-        digest.update(memoryview(flat.numpy()) if told.numel() else b"")
-    if (path := Path(definition.file)).is_file():
-        digest.update(path.read_bytes())
+    digest = hashlib.sha256(f"{replies} ".encode())
+    params = json.dumps(dict(definition.teacher_params), sort_keys=True, default=repr)
+    digest.update(f"{len(params)} {params}".encode())
+    for name, value in sorted({**dict(model.named_buffers()), **model.state_dict()}.items()):
+        _tell(digest, name, value)
+    for name, path in sorted(_files_of(definition).items()):
+        text = path.read_bytes()
+        digest.update(f"{name} {len(text)};".encode() + text)
     return digest.hexdigest()[:32]
+
+
+def _files_of(definition: Definition) -> dict[str, Path]:
+    file = Path(definition.file)
+    return {**files_of(definition.module), **({"": file} if file.is_file() else {})}
+
+
+def _tell(digest: hashlib._Hash, name: str, value: Any) -> None:
+    """Tell a value of a model's state: a tensor of any kind, or what a module adds of its own."""
+    if isinstance(value, Tensor):
+        told = value.detach()
+        digest.update(f"{name} {told.dtype} {tuple(told.shape)};".encode())
+        told = told.dequantize() if told.is_quantized else told
+        told = (told if told.layout == torch.strided else told.to_dense()).cpu()
+        told = torch.view_as_real(told.resolve_conj()) if told.is_complex() else told
+        flat = told.resolve_neg().contiguous().reshape(-1)  # of no dimension too
+        digest.update(flat.view(torch.uint8).numpy().data if told.numel() else b"")
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            _tell(digest, f"{name}/{key}", each)
+    elif isinstance(value, list | tuple):
+        for number, each in enumerate(value):
+            _tell(digest, f"{name}:{number}", each)
+    else:
+        try:
+            pickled = pickle.dumps(value)
+        except (pickle.PicklingError, TypeError, AttributeError):  # told by its kind alone
+            pickled = type(value).__qualname__.encode()
+        digest.update(f"{name} {len(pickled)};".encode() + pickled)
 
 
 def _narrowed(part: Part) -> Part:

@@ -169,6 +169,12 @@ class Definition:
         made = function(**self.teacher_params)
         if not isinstance(made, nn.Module):
             raise self._wrong("teacher", f"returned {_kind(made)} instead of a torch.nn.Module")
+        if lazy := _lazy(made):
+            raise self._wrong(
+                "teacher",
+                f"has no values for {', '.join(lazy)}, which each teacher would draw by itself at "
+                "its first batch: load what it was trained to",
+            )
         return made.eval()
 
     def teach(self, model: nn.Module, features: Any) -> Any:
