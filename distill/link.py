@@ -12,12 +12,12 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import EdlError, PeerError, Unreachable
+from ..common.errors import EdlError, PeerError, Unauthenticated, Unreachable
 from ..common.identity import Identity
 from ..common.listen import host_of
 from ..wire.pool import Pool
@@ -40,6 +40,17 @@ class Refused(EdlError):
     """The teacher's model cannot answer this request."""
 
 
+class Stranger(EdlError):
+    """The teacher is not the one that is to be asked, whatever the request.
+
+    `is_told`: others have told the user.
+    """
+
+    def __init__(self, text: str, *, is_told: bool = False) -> None:
+        super().__init__(text)
+        self.is_told = is_told
+
+
 @dataclass(frozen=True)
 class Answer:
     """An answer, and how its teacher stands: rows that wait there, rows a second."""
@@ -47,6 +58,16 @@ class Answer:
     parts: list[Part]
     queued: int
     rate: int
+
+
+class Link(Protocol):
+    """A way to one teacher: one of ours, or a foreign one (kserve)."""
+
+    def teach(self, parts: Sequence[Part], rows: int, timeout_s: float, whole: bool) -> Answer:
+        """Ask, and wait. Raises Busy, Refused, Stranger, PeerError."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class TeacherLink:
@@ -117,8 +138,10 @@ class TeacherLink:
         host, port = host_of(self.address), self.address.rpartition(":")[2]
         try:
             stream = self._caller(deadline).far(host, int(port), CONNECT_S)
-        except (OSError, ValueError) as error:
+        except (OSError, UnicodeError) as error:
             raise Unreachable(f"no teacher at {self.address}: {error}") from error
+        except ValueError as error:  # no certificate, which who is off loopback must show
+            raise Unauthenticated(str(error)) from error
         return self._pool.add(_Socket(stream))
 
     def _caller(self, deadline: float) -> Caller:

@@ -149,6 +149,8 @@ def read_parts(path: Path, rows: int) -> list[Part]:
         raise Damaged(f"it is no segment: {error}") from error
     if not parts or tree.rows_of(parts) != rows:
         raise Damaged(f"its answers are not of {rows} records")
+    if fault := tree.fault_of(parts, rows):  # kept by an edl that took it
+        raise Damaged(f"of its answers: {fault}")
     return parts
 
 

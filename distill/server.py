@@ -198,6 +198,9 @@ class Teacher:
             error = ""
             try:
                 answers = self._run(batch, rows)
+            except EdlError as failure:  # of what it answers
+                log.warning("a batch of %d rows -> refused error=%r", rows, str(failure))
+                error = str(failure)
             except Exception as failure:  # of the user's model: told to whoever asked
                 log.exception("a batch of %d rows failed", rows)
                 error = f"{type(failure).__name__}: {failure}"

@@ -13,9 +13,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from ..common import background
 from ..common.clock import Clock, MonotonicClock
@@ -23,11 +22,11 @@ from ..common.errors import EdlError, PeerError, Unreachable
 from . import tree
 from .balance import MOST_STRIKES, Balance
 from .frames import Part
-from .link import Answer, Busy, Refused
+from .link import Answer, Busy, Link, Refused, Stranger
+from .question import Question, Rules
 
 log = logging.getLogger(__name__)
 
-WITHOUT = ("wait", "hard_labels", "fail")
 _LOOK_S = 5.0  # how often whoever waits says so
 _LEAST_WINDOW = 8
 _LEAST_REFUSALS = 3  # of one question, by all that are there, before it is given up
@@ -36,60 +35,6 @@ _THREADS, _MOST_THREADS = 8, 64  # requests under way
 
 class Untaught(EdlError):
     """A question has no answer, and the job may not go on without it."""
-
-
-class Stranger(EdlError):
-    """A teacher is not the one that is to be asked, whatever the question."""
-
-
-class Link(Protocol):
-    """A way to one teacher (link.py, kserve.py)."""
-
-    def teach(self, parts: Sequence[Part], rows: int, timeout_s: float, whole: bool) -> Answer:
-        """Ask, and wait. Raises Busy, Refused, Stranger, PeerError."""
-        ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The rules by which a student waits.
-
-    `wait_s`: for an answer, at most. `without`: what follows where there is none: "wait" for so
-    long and then fail; "hard_labels": go on without it, at once where no teacher is there; "fail",
-    at once where no teacher is there any more. `timeout_s`: for one teacher's answer. `window`:
-    questions asked ahead; 0: 2 for each teacher that is there and 2, at least 8.
-    """
-
-    wait_s: float = 120.0
-    without: str = "wait"
-    timeout_s: float = 10.0
-    window: int = 0
-    window_nbytes: int = 256 << 20
-
-
-class Question:
-    """Rows that were asked about, and the answer once it is here."""
-
-    def __init__(self, parts: list[Part], rows: int, whole: bool) -> None:
-        self.parts, self.rows, self.whole = parts, rows, whole
-        self.nbytes = sum(part.values.nbytes for part in parts)
-        self.answer: list[Part] | None = None
-        self.error = ""
-        self.refusals = 0
-        self.asked: dict[str, float] = {}  # who is being asked now, and since when
-        self.wrong_by = set[str]()  # who has refused it, or answered it wrongly
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is answered, or never will be."""
-        return self.answer is not None or bool(self.error)
-
-    def passes(self, there: Sequence[str]) -> set[str]:
-        """Return whom not to ask: those asked now; who was wrong, as long as others are there."""
-        others = set(there) - self.wrong_by
-        return (self.wrong_by if others else set()) | self.asked.keys()
 
 
 class Teachers:
@@ -113,7 +58,8 @@ class Teachers:
         self._connect, self._rules = connect, rules
         self._clock = clock or MonotonicClock()
         self._on_wait, self._on_note = on_wait, on_note
-        self._balance = Balance(rng or Random())
+        self._rng = rng or Random()
+        self._balance = Balance(self._rng)
         self._links: dict[str, Link] = {}
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # for those who carry
@@ -124,6 +70,9 @@ class Teachers:
         self._closed = False
         self._had_one = False  # a teacher, ever
         self._told_away = False  # that nobody is there, since there was somebody
+        self._is_silent = False  # nobody answers: hard labels do not wait until somebody does
+        self._told_refused = False
+        self._listed: list[str] = []
         self._out: dict[str, str] = {}  # taken out, and why
         self._last = ""  # error of one that did not answer
         self._waited_s = 0.0  # by the student, for answers
@@ -140,16 +89,27 @@ class Teachers:
     def update(self, addresses: Sequence[str]) -> None:
         """Ask these teachers from now on, and no others."""
         with self._lock:
-            names = [each for each in addresses if each not in self._out]
-            self._balance.update(names)
-            self._had_one = self._had_one or bool(names)
-            self._told_away = self._told_away and not names
-            self._staff(len(names) + 1)
-            gone = [self._links.pop(name) for name in [*self._links] if name not in names]
-            self._work.notify_all()
-            self._over.notify_all()
+            self._listed = list(addresses)
+            gone = self._choose()
         for link in gone:
             link.close()
+
+    def _choose(self) -> list[Link]:
+        """Ask those who are listed, or so many as the rules say; return the links of all others."""
+        names = [each for each in self._listed if each not in self._out]
+        if 0 < self._rules.most < len(names):
+            known = self._balance.teachers
+            kept = [each for each in names if each in known and known[each].misses < MOST_STRIKES]
+            new = [each for each in names if each not in known]
+            tried = [each for each in names if each in known and each not in kept]
+            names = [*kept, *self._rng.sample(new, len(new)), *tried][: self._rules.most]
+        self._balance.update(names)
+        self._had_one = self._had_one or bool(names)
+        self._told_away = self._told_away and not names
+        self._staff(len(names) + 1)
+        self._work.notify_all()
+        self._over.notify_all()
+        return [self._links.pop(name) for name in [*self._links] if name not in names]
 
     def give_up(self, why: str) -> None:
         """Let whoever waits for an answer that is not there be told why none will come."""
@@ -234,6 +194,17 @@ class Teachers:
                 return None
             raise Untaught(question.error or self._why())
 
+    def _be_silent(self, waited: bool) -> None:
+        """Wait for nobody from now on, if hard labels are the rule and a whole wait was in vain."""
+        if waited and not self._is_silent and self._rules.without == "hard_labels":
+            self._is_silent = True
+            what = "has answered" if self._balance.there else "has come"
+            last = f" The last that was tried: {self._last}." if self._last else ""
+            self._on_note(
+                f"no teacher {what} for {self._rules.wait_s:g} s (--teacher_wait_s): training goes "
+                f"on with hard labels, and waits no more until one answers.{last}"
+            )
+
     def _await(self, question: Question, began: float) -> None:
         """Wait until a question is over, or for no longer by the rules. Raises Untaught."""
         while not question.is_over:
@@ -241,7 +212,8 @@ class Teachers:
             is_away = self._had_one and not self._balance.there
             if self._closed or self._hopeless:
                 raise Untaught(self._hopeless or "the teachers were given up")
-            if left_s <= 0 or (is_away and self._rules.without != "wait"):
+            if left_s <= 0 or (is_away and self._rules.without != "wait") or self._is_silent:
+                self._be_silent(left_s <= 0)
                 return
             self._over.wait(min(left_s, _LOOK_S))
             self._on_wait()
@@ -262,7 +234,8 @@ class Teachers:
             )
         out = ""
         if self._out:
-            out = f", and {len(self._out)} answered wrongly (the last: {[*self._out.values()][-1]})"
+            name, why = [*self._out.items()][-1]
+            out = f", and {len(self._out)} answered wrongly (the last, at {name}: {why})"
         if self.missing:
             out = f", {self.missing}{out}"
         how = "`edl teach --registry`" if self.missing else "`edl scale --num_teachers`"
@@ -360,7 +333,7 @@ class Teachers:
         """Note what became of one request, and have the question asked again where need be."""
         now = self._clock.now()
         question.asked.pop(name, None)
-        wrong, most = "", MOST_STRIKES
+        wrong = ""
         if reply is not None:
             wrong = tree.fault_of(reply.parts, None if question.whole else question.rows)
             if not wrong:
@@ -368,6 +341,9 @@ class Teachers:
                     name, question.rows, now - began, reply.queued, float(reply.rate)
                 )
                 question.answer = question.answer or reply.parts
+                if self._is_silent:
+                    self._is_silent = False
+                    self._on_note(f"the teacher at {name} answers: it is waited for again")
                 self._under_way.discard(question)
                 self._over.notify_all()
                 return
@@ -375,24 +351,38 @@ class Teachers:
             wrong = str(error)
             question.refusals += 1
         elif isinstance(error, Stranger):
-            wrong, most = str(error), 1
+            wrong = str(error)
         elif not isinstance(error, Busy | PeerError):
             question.error = str(error)
         if wrong:
-            question.wrong_by.add(name)
-            if self._balance.wrong(name, question.rows, most):
-                self._out[name] = wrong
-                self._on_note(f"the teacher at {name} is asked no more: {wrong}")
-            all_were = question.wrong_by.issuperset(self._balance.there)
-            if all_were and question.refusals >= _LEAST_REFUSALS:
-                question.error = question.error or f"the teachers refuse it: {wrong}"
+            self._was_wrong(question, name, wrong, error)
         else:
             self._balance.missed(name, question.rows, now)
             if not isinstance(error, Busy):
                 self._last = f"{name}: {error}"
                 log.info("teacher=%s -> no answer error=%r", name, str(error))
+        if self._rules.most:
+            for link in self._choose():
+                link.close()
         self._over.notify_all()  # there may be no answer, or nobody to give one
         if not question.is_over and not question.asked:
             self._under_way.discard(question)
             self._waiting.appendleft(weakref.ref(question))
             self._work.notify()
+
+    def _was_wrong(self, question: Question, name: str, wrong: str, error: EdlError | None) -> None:
+        """Note a wrong answer, or a refusal; who gives too many is asked no more."""
+        stranger = error if isinstance(error, Stranger) else None
+        question.wrong_by.add(name)
+        if self._balance.wrong(name, question.rows, 1 if stranger else MOST_STRIKES):
+            self._out[name] = wrong
+            if stranger is None or not stranger.is_told:
+                self._on_note(f"the teacher at {name} is asked no more: {wrong}")
+        all_were = question.wrong_by.issuperset(self._balance.there)
+        if question.error or not all_were or question.refusals < _LEAST_REFUSALS:
+            return
+        question.error = f"the teachers refuse it: the last, at {name}, says: {wrong}"
+        goes_on = self._rules.without == "hard_labels" and self._balance.there
+        if goes_on and not self._told_refused:
+            self._told_refused = True
+            self._on_note(f"a minibatch goes on with hard labels: {question.error}")

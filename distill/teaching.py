@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..common.errors import EdlError
 from ..model_zoo.imports import files_of
 from ..model_zoo.spec import Definition
 from ..nn.device import to_device
@@ -39,7 +40,7 @@ class Teaching:
 
     @torch.no_grad()
     def __call__(self, parts: Sequence[Part], _rows: int) -> list[Part]:
-        """Return the answers about features."""
+        """Return the answers about features. Raises EdlError for one that its kind cannot hold."""
         features = to_device(tree.values_of(parts), self._device)
         answers = self._definition.teach(self._model, features)
         told = tree.parts_of(answers, "what teach returns")
@@ -93,6 +94,17 @@ def _tell(digest: hashlib._Hash, name: str, value: Any) -> None:
 
 
 def _narrowed(part: Part) -> Part:
+    """Return an array with float16 for wider floats. Raises EdlError for a value beyond these."""
     if part.is_bfloat16 or part.values.dtype not in (np.float32, np.float64):
         return part
-    return Part(part.name, part.values.astype(np.float16))
+    with np.errstate(over="ignore"):
+        narrow = part.values.astype(np.float16)
+    lost = np.isinf(narrow) & np.isfinite(part.values)
+    if lost.any():
+        value = part.values[lost].flat[0]
+        masked = "" if value > 0 else "; -inf masks a class"
+        raise EdlError(
+            f"it answers {value:.6g} in {part.name!r}, and float16 ends at 65504: start it with "
+            f"replies of float32 (--teacher_replies, `edl teach --replies`{masked})"
+        )
+    return Part(part.name, narrow)

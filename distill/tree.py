@@ -142,11 +142,19 @@ def kind_of(parts: Sequence[Part]) -> tuple[Any, ...]:
 
 
 def has_nan(part: Part) -> bool:
-    """Tell whether a number among the values is none. Infinities may be meant, as in a mask."""
+    """Tell whether a number among the values is none. That -inf may be meant, as a mask."""
     values = part.values
     if part.is_bfloat16:
         return bool(((values & 0x7FFF) > 0x7F80).any())
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
+
+
+def has_overflown(part: Part) -> bool:
+    """Tell whether a number among the values is +inf, which no class can have for its logit."""
+    values = part.values
+    if part.is_bfloat16:
+        return bool((values == 0x7F80).any())
+    return values.dtype.kind == "f" and bool((values == np.inf).any())
 
 
 def fault_of(parts: Sequence[Part], rows: int | None) -> str:
@@ -159,6 +167,10 @@ def fault_of(parts: Sequence[Part], rows: int | None) -> str:
             return f"it answers {part.name!r} of shape {list(shape)} for {rows} records"
         if has_nan(part):
             return f"it answers NaN in {part.name!r}"
+        if has_overflown(part):
+            narrow = part.values.dtype == np.float16
+            how = " (float16 ends at 65504: have it reply in float32)" if narrow else ""
+            return f"it answers +inf in {part.name!r}{how}"
     return ""
 
 

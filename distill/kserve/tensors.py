@@ -155,9 +155,15 @@ def listed_part(name: str, datatype: str, shape: Sequence[Any], values: Any) -> 
         )
     try:
         with np.errstate(over="ignore"):
-            return Part(name, np.array(flat, dtype).reshape(sizes))
+            made = np.array(flat, dtype)
     except OverflowError as error:
         raise ValueError(f"the output {name!r} of {datatype} has larger values: {error}") from error
+    if dtype.kind == "f":
+        for place in np.flatnonzero(np.isinf(made)):
+            if math.isfinite(flat[place]):
+                large = f"{flat[place]:g}"
+                raise ValueError(f"the output {name!r} of {datatype} has larger values: {large}")
+    return Part(name, made.reshape(sizes))
 
 
 def datatype_of(part: Part) -> str:
