@@ -35,9 +35,9 @@ from edl.common.identity import Identity
 from edl.common.order import order
 from edl.common.paths import job_folder
 from edl.data.open import open_reader
-from edl.distill import alone
+from edl.distill import Rules, alone
 from edl.distill.link import TeacherLink
-from edl.distill.teachers import Rules, Teachers
+from edl.distill.teachers import Teachers
 from edl.model_zoo import taught_text, text_head
 from edl.model_zoo.spec import Definition, load_definition
 

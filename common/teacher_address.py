@@ -110,3 +110,15 @@ def parse(address: str) -> Served | Registered | None:
         return Registered(address, joined(host, number), path[0])
     carrier, encrypts = _SCHEMES[scheme]
     return Served(address, carrier, encrypts, host, number, path[0], "".join(path[1:]))
+
+
+def another_one(address: str, told: str, whose: str, known: str) -> str:
+    """Return the sentence that tells of a teacher which may not be asked beside others.
+
+    `told`: its fingerprint; `known`: that of the others, which is `whose`.
+    """
+    return (
+        f"the teacher at {address} is another one ({told}) than {whose} ({known}): its values, its "
+        "parameters (--teacher_params, --teacher_replies) or the modules of its definition are "
+        "others. Take it out, or start a job of its own"
+    )

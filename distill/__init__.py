@@ -7,7 +7,7 @@ A job has them by `--num_teachers` (docs/distillation.md); a script of one's own
 from __future__ import annotations
 
 from ..data.views import view_seeds
+from .question import Rules
 from .reader import DistillReader
-from .teachers import Rules
 
 __all__ = ["DistillReader", "Rules", "view_seeds"]

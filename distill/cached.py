@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,20 +24,16 @@ from ..common import background
 from ..common.clock import Clock
 from ..data.views import Seen
 from . import segments, tree
+from .alike import AboutLink, Agree, Alike
 from .cache import BY_FEATURES, Cache, is_fingerprint, only
 from .frames import Part
-from .link import CONNECT_S, Answer
-from .teachers import Link, Question, Stranger, Teachers, Untaught
+from .link import Link
+from .question import Question
+from .teachers import Teachers, Untaught
 
 log = logging.getLogger(__name__)
 
-
-class AboutLink(Link, Protocol):
-    """A way to a teacher that says who it is."""
-
-    def about(self, timeout_s: float) -> dict[str, Any]:
-        """Return what it tells of itself. Raises PeerError."""
-        ...
+_OF = "of values, parameters and modules"  # what a fingerprint tells, as its mark says
 
 
 @dataclass
@@ -66,14 +62,15 @@ class Cached:
         *,
         alone: bool,
         teacher: str = "",
+        agree: Agree = lambda _address, _told: "",
         clock: Clock | None = None,
         on_note: Callable[[str], None] = log.warning,
     ) -> None:
         """Open the cache, where it is known of whom it is.
 
         `token`: the job's; its hash names the job in the folder; None: there is no job. `alone`: no
-        teacher will ever be there. `teacher`: the fingerprint, where it is known. Raises UsageError
-        where no answers are there, or those of several.
+        teacher will ever be there. `teacher`: the fingerprint, where it is known. `agree`: as in
+        `Alike`. Raises UsageError where no answers are there, or those of several.
         """
         self._folder, self._alone = folder, alone
         self._clock, self._on_note = clock, on_note
@@ -81,7 +78,7 @@ class Cached:
         if token is not None:
             job = hashlib.sha256(token.encode()).hexdigest()[:12]
             self._mark = folder / f"job-{job}.teacher"
-        self._lock = threading.Lock()  # to open it once
+        self._lock = threading.Lock()  # to open nothing after the end
         self._closed = False
         self._cache: Cache | None = None
         self._writer: Future[None] | None = None
@@ -91,10 +88,17 @@ class Cached:
             self._open(found.parent, found.name)
         elif is_fingerprint(told := teacher or self._marked()):
             self._open(folder, told)
+        self._alike = Alike(
+            self.teacher,
+            whose=f"that whose answers are in --teacher_cache {folder}",
+            must_tell="by which its answers could be kept: leave out --teacher_cache",
+            agree=agree,
+            on_known=self._begin,
+        )
 
     def link(self, address: str, link: AboutLink) -> Link:
         """Return the way to a teacher by which only the right one is asked."""
-        return _Checked(address, link, self._meet)
+        return self._alike.link(address, link)
 
     def ask(self, teachers: Teachers, features: Any, seen: Seen | None) -> Asked:
         """Look a minibatch up, and ask about the records that lack; return at once.
@@ -184,53 +188,34 @@ class Cached:
     # -- whose answers
 
     def _marked(self) -> str:
-        """Return the fingerprint that a worker of this job has left."""
+        """Return the fingerprint that a worker of this job has left; "": none, or one of less."""
         try:
-            return self._mark.read_text(errors="replace").strip() if self._mark is not None else ""
+            said = self._mark.read_text(errors="replace") if self._mark is not None else ""
         except OSError:
             return ""
+        fingerprint, _, of = said.strip().partition("\n")
+        if is_fingerprint(fingerprint) and of != _OF:
+            self._on_note(
+                f"{self._mark} is of an earlier edl, whose fingerprints did not tell a teacher's "
+                f"parameters and the modules that it imports: what {self._folder} has under "
+                f"{fingerprint} is not taken for this job's, and its teachers are asked again"
+            )
+            return ""
+        return fingerprint
 
     def _open(self, folder: Path, fingerprint: str) -> None:
         cache = Cache(folder / fingerprint, fingerprint, clock=self._clock, on_note=self._on_note)
         self._writer = background.begin("write-answers", cache.keep_writing)
         self._cache = cache
 
-    def _meet(self, address: str, about: dict[str, Any]) -> None:
-        """Have it be known whose answers are kept. Raises Stranger for another teacher."""
-        told = about.get("fingerprint")
-        if not is_fingerprint(told):
-            raise Stranger(
-                f"the teacher at {address} does not tell which it is, by which its answers could "
-                "be kept: leave out --teacher_cache"
-            )
+    def _begin(self, fingerprint: str) -> None:
+        """Keep this teacher's answers from now on, and let the job's other workers know."""
         with self._lock:
-            if self._cache is None and not self._closed:
-                try:
-                    if self._mark is not None:
-                        segments.write_whole(self._mark, f"{told}\n".encode())
-                except OSError as error:
-                    log.warning("file=%s -> not written error=%r", self._mark, str(error))
-                self._open(self._folder, str(told))
-            known = told if self._cache is None else self._cache.teacher
-        if told != known:
-            raise Stranger(
-                f"the teacher at {address} is another one ({told}) than that whose answers this "
-                f"job has in --teacher_cache {self._folder} ({known}): take it out, or start a job "
-                "of its own"
-            )
-
-
-class _Checked:
-    """A way to a teacher, which must be the right one each time."""
-
-    def __init__(
-        self, address: str, link: AboutLink, meet: Callable[[str, dict[str, Any]], None]
-    ) -> None:
-        self._address, self._link, self._meet = address, link, meet
-
-    def teach(self, parts: Sequence[Part], rows: int, timeout_s: float, whole: bool) -> Answer:
-        self._meet(self._address, self._link.about(min(timeout_s, CONNECT_S)))
-        return self._link.teach(parts, rows, timeout_s, whole)
-
-    def close(self) -> None:
-        self._link.close()
+            if self._closed:
+                return
+            try:
+                if self._mark is not None:
+                    segments.write_whole(self._mark, f"{fingerprint}\n{_OF}\n".encode())
+            except OSError as error:
+                log.warning("file=%s -> not written error=%r", self._mark, str(error))
+            self._open(self._folder, fingerprint)

@@ -218,10 +218,21 @@ class MasterClient(Line):
         return reply
 
     def get_teachers(
-        self, known_version: int = 0, wait_s: float = 10.0, patience_s: float | None = None
+        self,
+        known_version: int = 0,
+        wait_s: float = 10.0,
+        patience_s: float | None = None,
+        *,
+        met: tuple[str, str] = ("", ""),
     ) -> pb.GetTeachersReply:
-        """Return the addresses of the teachers, once they are others than the known ones."""
-        request = pb.GetTeachersRequest(known_version=known_version, wait_s=wait_s)
+        """Return the addresses of the teachers, once they are others than the known ones.
+
+        And the fingerprint of all: the first that any worker has met. `met`: where this one has met
+        which; an address "" is of nobody who is known any more.
+        """
+        request = pb.GetTeachersRequest(
+            known_version=known_version, wait_s=wait_s, met=met[0], fingerprint=met[1]
+        )
         reply: pb.GetTeachersReply = self._call(
             "GetTeachers", request, wait_s, patience_s=patience_s
         )

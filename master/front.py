@@ -109,11 +109,15 @@ class Front:
         )
 
     def get_teachers(self, request: pb.GetTeachersRequest) -> Future[pb.GetTeachersReply]:
+        def come() -> None:
+            if request.fingerprint:
+                self.teachers.meet(request.met, request.fingerprint)
+
         def newer() -> pb.GetTeachersReply | None:
             is_news = self.teachers.version > request.known_version
             return self.teachers.reply() if is_news else None
 
-        return self._asking.ask_and_wait(TEACHERS, newer, self.teachers.reply, request.wait_s)
+        return self._asking.ask_and_wait(TEACHERS, newer, self.teachers.reply, request.wait_s, come)
 
     def get_status(self, request: pb.StatusRequest) -> Future[pb.StatusReply]:
         future: Future[pb.StatusReply] = Future()

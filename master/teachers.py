@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..common.contradictions import why_not_teachers
+from ..common.teacher_address import another_one
 from ..proto import master_pb2 as pb
 from .core import Core
 from .membership import DRAINING, TEACHER, WORKER, Member
@@ -25,11 +26,14 @@ class TeachersMemory:
 
     `bounds`: what somebody has set since the start, one number twice where that is all; None:
     those of the settings. `start_s`: what a start took; 0: unknown. `lessons`: `Lessons.of`.
+    `fingerprint`: that of all who teach the job; "": nobody has met one. `whose`: who had it first.
     """
 
     bounds: tuple[int, int] | None = None
     start_s: float = 0.0
     lessons: dict[str, dict[str, float]] = field(default_factory=dict)
+    fingerprint: str = ""
+    whose: str = ""
 
 
 class Teachers:
@@ -42,10 +46,14 @@ class Teachers:
         self._bounds: tuple[int, int] | None = None
         self._need = Need(core.settings.num_teachers, core.settings.most_teachers)
         self._looked = core.clock.now()
+        self._fingerprint = self._whose = ""
+        self._strangers = set[tuple[str, str]]()  # that the user was told of
 
     def memory(self) -> TeachersMemory:
         """Return what a restarted master must know."""
-        return TeachersMemory(self._bounds, self._need.start_s, self._core.lessons.of)
+        lessons = self._core.lessons.of
+        start_s = self._need.start_s
+        return TeachersMemory(self._bounds, start_s, lessons, self._fingerprint, self._whose)
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -63,6 +71,21 @@ class Teachers:
         self._bounds = memory.bounds
         self._need = Need(*self.bounds, memory.start_s)
         self._core.lessons.remember(memory.lessons)
+        self._fingerprint, self._whose = memory.fingerprint, memory.whose
+
+    def meet(self, address: str, fingerprint: str) -> None:
+        """Hear of a teacher that a worker has met: the first one says which all others must be.
+
+        `address` "": whose the fingerprint is nobody knows any more.
+        """
+        if not self._fingerprint:
+            self._fingerprint = fingerprint
+            self._whose = f"that at {address}" if address else "the job's own"
+            self._core.save_soon()
+        elif fingerprint != self._fingerprint and (address, fingerprint) not in self._strangers:
+            self._strangers.add((address, fingerprint))
+            why = another_one(address, fingerprint, self._whose, self._fingerprint)
+            self._core.tell(f"a teacher is not asked: {why}")
 
     @property
     def version(self) -> int:
@@ -79,7 +102,9 @@ class Teachers:
 
     def reply(self) -> pb.GetTeachersReply:
         """Return the list."""
-        return pb.GetTeachersReply(version=self.version, addresses=self._addresses)
+        return pb.GetTeachersReply(
+            version=self.version, addresses=self._addresses, fingerprint=self._fingerprint
+        )
 
     def scale(self, number: int, most: int = 0) -> str:
         """Want so many, as somebody says; or from so many to `most`, by need, where that is more.

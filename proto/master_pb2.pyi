@@ -537,20 +537,26 @@ class GetKeyReply(_message.Message):
     def __init__(self, found: bool = ..., value: _Optional[bytes] = ..., round_over: bool = ...) -> None: ...
 
 class GetTeachersRequest(_message.Message):
-    __slots__ = ("known_version", "wait_s")
+    __slots__ = ("known_version", "wait_s", "met", "fingerprint")
     KNOWN_VERSION_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    MET_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     known_version: int
     wait_s: float
-    def __init__(self, known_version: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    met: str
+    fingerprint: str
+    def __init__(self, known_version: _Optional[int] = ..., wait_s: _Optional[float] = ..., met: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class GetTeachersReply(_message.Message):
-    __slots__ = ("version", "addresses")
+    __slots__ = ("version", "addresses", "fingerprint")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     version: int
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("known_revision", "wait_s")

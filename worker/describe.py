@@ -15,7 +15,8 @@ import torch
 
 from ..common import paths
 from ..common.criterion import criterion
-from ..common.errors import CheckpointError, DataError, DefinitionError, UsageError
+from ..common.errors import CheckpointError, DataError, DefinitionError, EdlError, UsageError
+from ..common.identity import Identity
 from ..common.settings import JobSettings
 from ..common.storage import load as load_manifest
 from ..common.teacher_address import split_addresses
@@ -23,6 +24,7 @@ from ..data.content import contents
 from ..data.reader import RecordReader
 from ..distill import cache
 from ..distill.kserve.link import check_addresses
+from ..distill.roll_call import call_roll
 from ..model_zoo.check import check_definition
 from ..model_zoo.spec import SIGNATURES, Definition, load_definition
 from ..nn.by_name import to_dict
@@ -30,6 +32,7 @@ from ..nn.model_spec import ModelSpec, another_model
 from ..nn.optimizers import SGD
 from ..nn.replace import prepare
 from ..proto import master_pb2 as pb
+from ..registry.identity import VARIABLE, teachers_identity
 from .model import model_spec
 from .predictions import check_output
 
@@ -159,7 +162,8 @@ def _check(definition: Definition, settings: JobSettings) -> list[str]:
 
 def _check_teachers(definition: Definition, settings: JobSettings) -> None:
     """Check that the teachers and the definition fit each other. Raises UsageError."""
-    check_addresses(split_addresses(settings.teachers))
+    fixed = split_addresses(settings.teachers)
+    check_addresses(fixed)
     where = definition.file
     if settings.most_teachers and not definition.has("teacher"):
         raise DefinitionError(
@@ -181,6 +185,18 @@ def _check_teachers(definition: Definition, settings: JobSettings) -> None:
             f"{where}: the definition has a teacher, and the job has none: give --num_teachers N, "
             "or --without_teachers hard_labels to train without"
         )
+    if settings.has_teachers:
+        identity = teachers_identity()
+        # Of pods, those of workers alone may have the variable.
+        if os.environ.get(VARIABLE) or settings.runtime == "local":
+            _call_roll(fixed, identity)
+
+
+def _call_roll(fixed: list[str], identity: Identity) -> None:
+    try:
+        call_roll(fixed, identity)
+    except EdlError as error:
+        raise UsageError(f"--teachers: {error}") from error
 
 
 def _check_cache(folder: Path, has_teachers: bool) -> None:

@@ -22,11 +22,13 @@ from ..common.rpc import job_token
 from ..common.settings import JobSettings
 from ..common.teacher_address import registered_at, split_addresses
 from ..data.views import Seen
+from ..distill.alike import Alike
 from ..distill.cached import Cached
 from ..distill.following import Following
 from ..distill.kserve.link import check_addresses, connect
-from ..distill.link import TeacherLink
-from ..distill.teachers import Link, Rules, Teachers
+from ..distill.link import Link, TeacherLink
+from ..distill.question import Rules
+from ..distill.teachers import Teachers
 from ..master.client import MasterClient
 from ..nn.device import to_device
 from ..proto import master_pb2 as pb
@@ -65,11 +67,13 @@ class School:
         fixed = split_addresses(settings.teachers)
         check_addresses(fixed)
         self._cached: Cached | None = None
+        self._alike: Alike | Cached = Alike(agree=self._agree)
         if settings.teacher_cache:
-            self._cached = Cached(
+            self._alike = self._cached = Cached(
                 Path(settings.teacher_cache),
                 job_token(),
                 alone=not settings.most_teachers and not fixed,
+                agree=self._agree,
                 clock=clock,
                 on_note=self._note,
             )
@@ -131,9 +135,11 @@ class School:
 
     def _link(self, address: str, identity: Identity) -> Link:
         link = connect(address, identity)
-        if self._cached is None or not isinstance(link, TeacherLink):
-            return link
-        return self._cached.link(address, link)
+        return self._alike.link(address, link) if isinstance(link, TeacherLink) else link
+
+    def _agree(self, address: str, fingerprint: str) -> str:
+        """Return the fingerprint that all teachers of the job have, as its master knows it."""
+        return self._master.get_teachers(0, 0.0, met=(address, fingerprint)).fingerprint
 
     def _find(self) -> None:
         """Follow the master's list of teachers."""

@@ -13,8 +13,7 @@ from ...common.errors import Unreachable, UsageError
 from ...common.identity import Identity
 from ...common.teacher_address import Served, parse, served_at
 from ..frames import Part
-from ..link import Answer, Busy, Refused, TeacherLink
-from ..teachers import Link
+from ..link import Answer, Busy, Link, Refused, TeacherLink
 from .carrier import Carrier, Said, headers_of_teachers
 from .grpc import GrpcCarrier
 from .http import HttpCarrier

@@ -236,3 +236,37 @@ def test_a_machine_of_teachers_alone_is_paid_for(school):
     used = Reporter(here.core, None).usage(now + 5.0, 0)
 
     assert 5.0 == {each["name"]: each["useful_s"] for each in used["machines"]}["gpu-1"]
+
+
+def test_the_first_teacher_that_a_worker_has_met_says_who_teaches(school):
+    """Broken once: each worker knows for itself, and two are taught by two."""
+    here = school(num_teachers=1)
+    for address, fingerprint in (("h:1", "ab"), ("h:2", "ab"), ("h:3", "cd"), ("h:3", "cd")):
+        here.teachers.meet(address, fingerprint)
+
+    assert "ab" == here.teachers.reply().fingerprint
+    (told,) = here.told
+    assert told.startswith(
+        "a teacher is not asked: the teacher at h:3 is another one (cd) than that at h:1 (ab)"
+    )
+
+
+def test_who_teaches_is_remembered(school):
+    before, here = school(num_teachers=1), school(num_teachers=1)
+    before.teachers.meet("h:1", "ab")
+    here.teachers.remember(load(TeachersMemory, dump_all(before.teachers.memory())))
+    here.teachers.meet("h:2", "cd")
+
+    assert "ab" == here.teachers.reply().fingerprint
+    assert "than that at h:1 (ab)" in here.told[0]
+    here.teachers.remember(load(TeachersMemory, {}))  # of an earlier edl
+    assert "" == here.teachers.reply().fingerprint
+
+
+def test_a_fingerprint_of_nobody_who_is_there_is_the_jobs_own(school):
+    """Of a cache, say."""
+    here = school(num_teachers=1)
+    here.teachers.meet("", "ab")
+    here.teachers.meet("h:2", "cd")
+
+    assert "h:2 is another one (cd) than the job's own (ab)" in here.told[0]

@@ -1,12 +1,16 @@
 """The faults that are refused before a job starts, in one sentence."""
 
+import contextlib
 import json
 
 import pytest
 
 from edl.common import storage
 from edl.common.errors import CheckpointError, DefinitionError, UsageError
+from edl.common.identity import Identity
 from edl.common.settings import JobSettings
+from edl.distill.server import Teacher
+from edl.registry.identity import VARIABLE
 from edl.worker.describe import describe, load, model_maker
 from edl.worker.model import model_spec
 
@@ -31,6 +35,7 @@ def feed(records, mode):
     return records, None
 """
 TABLE = 'super().__init__(); self.rows = Embedding("t", 4)'
+TEACHERS = Identity("the teachers' token")
 BIG = "super().__init__(); self.big = nn.Embedding(200_000, 4)"
 
 
@@ -269,3 +274,59 @@ def test_a_cache_that_cannot_be_written_is_refused_at_the_start(settings, tmp_pa
 
     with pytest.raises(UsageError, match=f"--teacher_cache {there} is not to be had: File exists"):
         describe(wanted, tmp_path)
+
+
+TAUGHT = ("def loss(outputs, labels):", "def loss(outputs, labels, teacher):")
+
+
+@pytest.fixture
+def teacher(monkeypatch):
+    """Yield teacher(fingerprint) -> address of a teacher of no job."""
+    monkeypatch.setenv(VARIABLE, TEACHERS.to_variable())
+    with contextlib.ExitStack() as undo:
+
+        def make(fingerprint):
+            made = Teacher(identity=TEACHERS)
+            undo.callback(made.close)
+            made.begin(lambda parts, _rows: list(parts), {"fingerprint": fingerprint})
+            return f"127.0.0.1:{made.listening.tcp_port}"
+
+        yield make
+
+
+def test_two_teachers_are_refused_by_both_names(settings, tmp_path, teacher):
+    """Broken once: of 300 records 191 were taught by both."""
+    mine, other = teacher("ab" * 16), teacher("cd" * 16)
+    said = rf"--teachers: the teacher at {other} is another one \(cd.*\) than that at {mine} \(ab"
+    with pytest.raises(UsageError, match=said):
+        describe(settings(TAUGHT, teachers=f"{mine},{other}"), tmp_path)
+
+    describe(settings(TAUGHT, teachers=f"{mine},127.0.0.1:1"), tmp_path)
+    assert (tmp_path / "describe.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "runtime", "said"),
+    [
+        (
+            Identity("another").to_variable(),
+            "local",
+            "for EDL_TEACHERS_IDENTITY is not what it was",
+        ),
+        (Identity("other").to_variable(), "kubernetes", "EDL_TEACHERS_IDENTITY is not what it was"),
+        ("", "local", "for EDL_TEACHERS_IDENTITY is not set"),
+        ("cut o", "local", "EDL_TEACHERS_IDENTITY is no identity: copy the line"),
+        ("cut o", "kubernetes", "EDL_TEACHERS_IDENTITY is no identity: copy the line"),
+        ("", "kubernetes", ""),  # the workers' pods alone may have it
+    ],
+)
+def test_a_wrong_identity_is_found_before_a_worker_starts(
+    settings, tmp_path, monkeypatch, teacher, value, runtime, said
+):
+    """Broken once: four workers die of it first."""
+    given = settings(TAUGHT, teachers=teacher("ab" * 16), runtime=runtime)
+    monkeypatch.setenv(VARIABLE, value)
+    told = pytest.raises(UsageError, match=said) if said else contextlib.nullcontext()
+    with told:
+        describe(given, tmp_path)
+    assert (not said) == (tmp_path / "describe.json").exists()

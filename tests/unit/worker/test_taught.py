@@ -33,12 +33,14 @@ class Master:
 
     def __init__(self, *addresses):
         self._addresses, self._closed = addresses, threading.Event()
-        self.notes = []
+        self.notes, self.met = [], []
 
-    def get_teachers(self, known, wait_s):
+    def get_teachers(self, known, wait_s, met=None):
         if known:
             self._closed.wait(wait_s)
-        return pb.GetTeachersReply(version=1, addresses=self._addresses)
+        self.met += [met] if met else []
+        first = self.met[0][1] if self.met else ""
+        return pb.GetTeachersReply(version=1, addresses=self._addresses, fingerprint=first)
 
     def heartbeat_with(self, request):
         self.notes += request.notes
@@ -55,10 +57,10 @@ def undo(monkeypatch):
         yield stack
 
 
-def teacher(undo, identity, factor):
+def teacher(undo, identity, factor, **about):
     made = Teacher(identity=identity)
     undo.callback(made.close)
-    made.begin(lambda parts, _rows: [Part("", np.float32(factor) * parts[0].values)], {})
+    made.begin(lambda parts, _rows: [Part("", np.float32(factor) * parts[0].values)], about)
     return f"127.0.0.1:{made.listening.tcp_port}"
 
 
@@ -136,3 +138,18 @@ def test_the_user_is_told_that_nobody_has_registered(undo):
         taught(mine)
     until(lambda: master.notes)
     assert "nobody has registered as 'lenet'" in master.notes[0]
+
+
+def test_another_teacher_than_the_jobs_is_not_asked_and_the_master_tells_of_it(undo):
+    """Broken once: whoever is free is asked."""
+    mine = teacher(undo, OTHERS, 2, fingerprint="ab" * 16)
+    other = teacher(undo, OTHERS, 3, fingerprint="cd" * 16)
+    master = Master()
+    master.met.append(("h:1", "ab" * 16))  # by another worker
+    it = school(undo, master, teachers=f"{other},{mine}")
+    for _ in range(20):
+        assert torch.equal(2 * FEATURES, taught(it))
+
+    assert {("h:1", "ab" * 16), (other, "cd" * 16), (mine, "ab" * 16)} == {*master.met}
+    assert [mine] == it.teachers.there
+    assert [] == master.notes
