@@ -1,9 +1,11 @@
 """DistillReader: what comes out is what went in, in order, with the answers behind it."""
 
+from collections import OrderedDict, UserDict
+
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from edl.common.errors import UsageError
 from edl.common.identity import Identity
@@ -107,3 +109,124 @@ def test_mistakes_are_told(address):
     it.set_fixed_teacher([address])
     with pytest.raises(UsageError, match="answer logits, and predicts asks for probabilities"):
         next(it.wrap([(IMAGES, LABELS)]))
+
+
+class Rows(Dataset):
+    """A dataset of dicts, as those of transformers are."""
+
+    def __len__(self):
+        return len(IMAGES)
+
+    def __getitem__(self, n):
+        return {"image": IMAGES[n], "label": LABELS[n], "name": f"image {n}"}
+
+
+def test_a_loader_of_dicts_gets_answers_under_their_names(address):
+    """Broken once: KeyError 0."""
+    found = list(reader(address).wrap(DataLoader(Rows(), batch_size=16)))
+
+    assert [16, 16, 16, 2] == [len(batch["label"]) for batch in found]
+    for batch in found:
+        assert ["image", "label", "name", "logits"] == list(batch)
+        assert torch.equal(torch.from_numpy(IMAGES)[batch["label"]], batch["image"])
+        assert torch.equal(2 * batch["image"], batch["logits"])
+        assert [f"image {n}" for n in batch["label"]] == batch["name"]
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict, OrderedDict])
+def test_dicts_come_as_samples_as_lists_and_as_batches(address, kind):
+    samples = [kind(image=IMAGES[n], label=LABELS[n]) for n in range(20)]
+    batch = kind(image=IMAGES[:20], label=LABELS[:20])
+
+    one = list(reader(address).set_sample_generator(lambda: samples)())
+    (many,) = reader(address).set_sample_list_generator(lambda: [samples])()
+    (whole,) = reader(address).set_batch_generator(lambda: [batch])()
+
+    for n, (a, b) in enumerate(zip(one, many, strict=True)):
+        assert n == a["label"] == b["label"]
+        np.testing.assert_array_equal(2 * IMAGES[n], a["logits"])
+        np.testing.assert_array_equal(2 * IMAGES[n], b["logits"])
+    np.testing.assert_array_equal(2 * IMAGES[:20], whole["logits"])
+    assert isinstance(whole["logits"], np.ndarray)
+
+
+def test_a_batch_of_one_array_is_its_one_field(address):
+    """Broken once: its rows are taken for its fields."""
+    made = DistillReader(["image"]).set_fixed_teacher(address)
+    ((image, logits),) = made.wrap([torch.from_numpy(IMAGES[:1])])
+
+    assert torch.equal(2 * image, logits)
+    with pytest.raises(UsageError, match="has 1 fields, and ins 2"):
+        next(reader(address).wrap([torch.from_numpy(IMAGES[:2])]))
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ({"picture": IMAGES}, "a batch has no 'image' of ins: its fields are picture"),
+        ({"image": IMAGES, "label": 1, "logits": 2}, "has a field 'logits', as predicts has"),
+        ("image", "a batch is a str: give tuples or lists of fields, or dicts by the names"),
+        ({1, 2}, "a batch is a set"),
+    ],
+)
+def test_batches_that_are_none_are_told(address, batch, said):
+    with pytest.raises(UsageError, match=said):
+        next(reader(address).wrap([batch]))
+
+
+def test_paddles_own_idiom_works(address, capsys):
+    """As its own test has it, but for the port."""
+    dr = DistillReader(ins=["img", "label"], predicts=["logits"])
+    dr.set_teacher_batch_size(4)
+    dr.set_fixed_teacher([address])
+    train_reader = dr.set_sample_list_generator(
+        lambda: [8 * [(IMAGES[0], LABELS[:1])]] * 24 + [2 * [(IMAGES[0], LABELS[:1])]]
+    )
+    dr.print_config()
+
+    for _ in range(3):
+        found = list(train_reader())
+        assert [8] * 24 + [2] == [len(batch) for batch in found]
+        np.testing.assert_array_equal(2 * IMAGES[0], found[-1][-1][-1])
+    printed = capsys.readouterr().out.splitlines()
+    assert "------ DistillReader Configuration Arguments ------" == printed[0]
+    assert {"ins: ['img', 'label']", "teacher_batch_size: 4", "distill_mode: fixed"} <= {*printed}
+    assert {f"teachers: ['{address}']", "reader_type: list", "predicts: ['logits']"} <= {*printed}
+
+
+def test_setters_return_the_reader(address):
+    dr = DistillReader(["image"])
+    for each in (
+        dr.set_teacher_batch_size(4),
+        dr.set_fixed_teacher(address),
+        dr.set_dynamic_teacher("h:1", "lenet", 2),
+        dr.set_require_max_teacher(3),
+        dr.set_sample_generator(list),
+        dr.set_sample_list_generator(list),
+        dr.set_batch_generator(list),
+    ):
+        assert dr is each
+
+
+def test_teachers_of_several_registries_and_at_most_so_many(capsys):
+    dr = DistillReader(["image"])
+    dr.set_dynamic_teacher(["h:1", "h:2"], "lenet", require_max_teacher=3)
+    dr.print_config()
+    dr.set_dynamic_teacher(
+        discovery_servers="h:1,h:2", teacher_service_name="lenet", require_max_teacher=3
+    ).print_config()
+
+    first, second = capsys.readouterr().out.split("------ DistillReader")[1:]
+    assert first == second
+    for line in (
+        "teachers: ['edl://h:1/lenet', 'edl://h:2/lenet']",
+        "distill_mode: discover",
+        "require_max_teacher: 3",
+        "discovery_servers: ['h:1', 'h:2']",
+        "teacher_service_name: lenet",
+    ):
+        assert f"\n{line}\n" in first
+    with pytest.raises(UsageError, match="require_max_teacher -1: give 1 or more; 0: all"):
+        dr.set_dynamic_teacher("h:1", "lenet", -1)
+    with pytest.raises(UsageError, match="no registry"):
+        dr.set_dynamic_teacher([], "lenet")
