@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,9 @@ class GradientNoiseScale:
     """A measurer of the gradients of an optimizer's parameters; all replicas call it alike.
 
     For each optimizer step: `start`; `add` for every micro-gradient of every parameter; `finish`
-    when the averaged gradients stand in `.grad`; `advance` when the optimizer has made its step,
-    without which nothing was measured. `collect` brings in what an earlier step has measured.
-    `gradient_scale` tells what gradients are multiplied by (GradScaler).
+    when the averaged gradients stand in `.grad`, again where more came; `advance` when the
+    optimizer has made its step, without which nothing was measured. `collect` brings in what an
+    earlier step has measured. `gradient_scale` tells what gradients are multiplied by (GradScaler).
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class GradientNoiseScale:
         self._kept: dict[Tensor, Tensor] = {}  # gradients
         self._kept_at: int | None = None  # of this step,
         self._kept_scale = 1.0  # multiplied by this
+        self.in_parts = False  # gradients of a micro-batch come in several passes
 
     @property
     def accum_scale(self) -> float:
@@ -166,7 +168,7 @@ class GradientNoiseScale:
     @property
     def measures(self) -> bool:
         """Tell whether the step at hand wants its micro-gradients added."""
-        return bool(self._step.groups)
+        return bool(self._step.local)
 
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
         """Add a micro-gradient as autograd gives it: not averaged, not added to others yet."""
@@ -174,17 +176,31 @@ class GradientNoiseScale:
         if group is not None:
             self._step.local[group] += self._product(parameter, gradient, gradient)
 
-    def finish(self) -> None:
-        """Measure the averaged gradients, which stand in `.grad`."""
+    def come_in_parts(self) -> None:
+        """Know that a micro-batch has several passes; the step at hand is not measured any more."""
+        if not self.in_parts:
+            self.in_parts = True
+            self._step.groups, self._step.local = {}, []
+            self._sent = self._kept_at = None
+
+    def finish(self, newest: Mapping[Tensor, Tensor] = MappingProxyType({})) -> None:
+        """Measure the averaged gradients, which stand in `.grad`.
+
+        `newest`: micro-gradients that were not added, for there may be more of them.
+        """
         step, count = self._step, self._step.micros * self._replicas
-        if step.groups:
+        if count == 1:
+            self._finish_pair()
+        elif step.groups:
+            local = [list(parts) for parts in step.local]
+            for parameter, gradient in newest.items():
+                if parameter in step.groups:
+                    local[step.groups[parameter]] += self._product(parameter, gradient, gradient)
             gradients = _gradients(step.groups)
             total = self._products(gradients, gradients)  # of which each replica has a share
             factor = self._gradient_scale() ** 2
-            lengths = self._sum(step.local + total)
+            lengths = _summed(local + total, self._nothing)
             self._send(lengths, (factor * count, factor), count, step.scale, biased=False)
-        elif count == 1:
-            self._finish_pair()
 
     def advance(self) -> None:
         """Count the step that the optimizer has made."""
@@ -240,19 +256,25 @@ class GradientNoiseScale:
     def _finish_pair(self) -> None:
         """Measure one replica without accumulation.
 
-        That takes this step's gradients and the last one's, if kept.
+        That takes this step's gradients and the last one's, if kept. Where they come in parts,
+        those of a measured step are not kept: more of it may come, to be measured with the last
+        one's.
         """
-        kept, self._kept_at = self._kept_at == self._made - 1, None
+        kept = self._kept_at == self._made - 1
         if kept and self._is_due(self._made):
             self._step.groups = self._groups()
             # Each product by the factors of its steps, for a GradScaler's changes.
             last, this = self._kept_scale, self._gradient_scale()
             old, new = self._kept, _gradients(self._step.groups)
-            one = self._sum(self._products(old, old)) / last**2
-            two = self._sum(self._products(new, new)) / this**2
-            both = self._sum(self._products(old, new)) / (last * this)
+            nothing = self._nothing
+            one = _summed(self._products(old, old), nothing) / last**2
+            two = _summed(self._products(new, new), nothing) / this**2
+            both = _summed(self._products(old, new), nothing) / (last * this)
             lengths = torch.cat([one + two, one + two + 2 * both])
             self._send(lengths, (2.0, 4.0), 2, 2 * self.accum_scale, biased=True)
+            if self.in_parts:
+                return
+        self._kept_at = None
         if self._is_due(self._made + 1):
             self._kept_at, self._kept_scale = self._made, self._gradient_scale()
             gradients, buffers = _gradients(self._groups()), self._kept
@@ -281,11 +303,6 @@ class GradientNoiseScale:
     ) -> list[Tensor]:
         del parameter  # Adam's product needs it
         return inner_product(one, two, share=share)
-
-    def _sum(self, parts: Sequence[list[Tensor]]) -> Tensor:
-        """Sum each list, in float64."""
-        sums = [torch.stack(of).sum(dtype=torch.float64) if of else self._nothing for of in parts]
-        return torch.stack(sums)
 
     def _send(
         self,
@@ -334,6 +351,13 @@ class AdamGradientNoiseScale(GradientNoiseScale):
 
 def _gradients(parameters: Iterable[Tensor]) -> dict[Tensor, Tensor]:
     return {p: p.grad for p in parameters if p.grad is not None}
+
+
+def _summed(parts: Sequence[list[Tensor]], nothing: Tensor) -> Tensor:
+    """Sum each list, in float64; an empty one is `nothing`."""
+    return torch.stack(
+        [torch.stack(of).sum(dtype=torch.float64) if of else nothing for of in parts]
+    )
 
 
 def _at_once() -> None:

@@ -12,6 +12,7 @@ How often they do is `pace.py`.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import math
@@ -31,6 +32,8 @@ from .session import only
 from .speed import Speed
 
 log = logging.getLogger(__name__)
+
+_numbers = itertools.count(1)  # of micro-batches
 
 
 class Scalars(Protocol):
@@ -77,6 +80,7 @@ class AdaptiveDataLoaderHelper:
         self._step_records: int | None = None
         self.micro = 0  # the micro-batch that is being computed,
         self._micros = 1  # of so many of this step
+        self.number = 0  # its number, which no other micro-batch of this process has
         self._passes_of_loop = 0
         self._epoch_entered: int | None = None
         self._loops_entered = 0  # in that epoch, by this process
@@ -250,6 +254,7 @@ class AdaptiveDataLoaderHelper:
 
         It has no say in the number of micro-batches.
         """
+        self.number = next(_numbers)
         sync, first = self.is_sync_step(), self._passes_of_loop == 0
         self._passes_of_loop += 1
         with profile.current().timed(

@@ -14,7 +14,7 @@ which stand for that step only.
 
 What happens in a backward pass is `backward.py`.
 
-What is not supported: several backward passes for one micro-batch (add up the losses instead).
+A micro-batch may have several backward passes before its `step`, as a GAN's discriminator has.
 """
 
 from __future__ import annotations
@@ -110,12 +110,13 @@ class AdaptiveDataParallel(DistributedDataParallel):
             gns_every,
         )
         self.scaling_rule.initialize(self)
-        self._backward = Backward(self.gns, parameters, self.process_group.size())
+        self._backward = Backward(self.gns, parameters, self.process_group)
         _replace(optimizer, "zero_grad", self._zero_grad)
         _replace(optimizer, "step", self._optimizer_step)
         if mp_scaler is not None:
-            for method in ("unscale_", "step", "update"):
+            for method in ("unscale_", "update"):
                 _replace(mp_scaler, method, self._if_averaged)
+            _replace(mp_scaler, "step", self._scaler_step)
         self._state = _ModelState(name, self)
         checkpoint.load_state(self._state)
         only(Newest).model = weakref.ref(self)
@@ -156,7 +157,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do as the optimizer's `zero_grad`: gradients that still add up stay."""
-        if not self._backward.accumulating:
+        if self._backward.zeroes():
             super().zero_grad(set_to_none)
 
     def to_tensorboard(
@@ -181,7 +182,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             writer.add_scalar(f"{prefix}{tag}", value, global_step)
 
     def _zero_grad(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        if not self._backward.accumulating:
+        if self._backward.zeroes():
             original(*args, **kwargs)
 
     def _optimizer_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -190,6 +191,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         if loop is None:
             return self._plain_step(original, *args, **kwargs)
         if not loop.is_sync_step():
+            self._backward.stepped(loop)
             return None
         gns = self.gns
         if gns.collect():
@@ -202,6 +204,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         # Past Module.__setattr__, which costs as much as all else here.
         self.__dict__["progress"] += gns.gain(gns.scale)
         gns.advance()
+        self._backward.stepped(loop)
         return result
 
     def _plain_step(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -233,6 +236,16 @@ class AdaptiveDataParallel(DistributedDataParallel):
     def _if_averaged(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loop = data.current_dataloader()
         return original(*args, **kwargs) if loop is None or loop.is_sync_step() else None
+
+    def _scaler_step(
+        self, original: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
+    ) -> Any:
+        loop = data.current_dataloader()
+        if loop is not None and optimizer is self.optimizer:
+            self._backward.stepped(loop)  # which it leaves alone where gradients are infinite
+            if not loop.is_sync_step():
+                return None
+        return original(optimizer, *args, **kwargs)
 
 
 class _ModelState(checkpoint.State):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+
+_numbers = itertools.count(1)
 
 Array = np.ndarray | torch.Tensor
 Gradient = Iterable[Array]  # of each parameter
@@ -27,6 +30,7 @@ class Loop:
     weight: float = 1.0
     micro: int = 0
     missing: int = 0
+    number: int = 0
 
     @property
     def current_batch_size(self) -> int:
@@ -45,7 +49,7 @@ class Loop:
     def micro_batches(self) -> Iterator[int]:
         """Yield the micro-batches of one optimizer step, by number."""
         for micro in range(self.accumulation_steps + 1):
-            self.micro = micro
+            self.micro, self.number = micro, next(_numbers)
             yield micro
 
 

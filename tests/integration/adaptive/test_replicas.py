@@ -86,9 +86,10 @@ def compare_with_plain(say, patch):
     for net, optimizer in nets:
         torch.manual_seed(replica_rank())
         for _ in range(5):
-            optimizer.zero_grad()
-            net(torch.randn(6, 4)).square().sum().backward()
-            optimizer.step()
+            for _ in loop.micro_batches():
+                optimizer.zero_grad()
+                net(torch.randn(6, 4)).square().sum().backward()
+                optimizer.step()
     same = [
         torch.equal(a, b)
         for a, b in zip(ours[0].state_dict().values(), theirs[0].state_dict().values(), strict=True)
@@ -106,10 +107,39 @@ def time_some(say, patch):
     net = AdaptiveDataParallel(plane, torch.optim.SGD(plane.parameters(), lr=0.1), name="timed")
     net.gns.estimator.samples = 64
     for at[0] in range(40):
-        net.optimizer.zero_grad()
-        net(torch.ones(SIZE, dtype=torch.float64)).backward()
-        net.optimizer.step()
+        for _ in loop.micro_batches():
+            net.optimizer.zero_grad()
+            net(torch.ones(SIZE, dtype=torch.float64)).backward()
+            net.optimizer.step()
     say(("timed", timed))
+
+
+def sum_parts(say, patch):
+    """Say where steps of two micro-batches lead, each of two passes, and what noise is found.
+
+    Each forward pass comes before its backward pass, or both before both.
+    """
+    loop = Loop(current_local_bsz=8, accumulation_steps=1, replicas=2, batch_size=16)
+    patch.setattr(data, "current_dataloader", lambda: loop)
+    found = []
+    for together in (False, True):
+        plane = Plane()
+        optimizer = torch.optim.SGD(plane.parameters(), lr=0.1)
+        net = AdaptiveDataParallel(
+            plane, optimizer, scaling_rule=LinearScale(), name=f"parts {together}", gns_every=1
+        )
+        for step in range(STEPS):
+            mine = torch.tensor(gradients(step, 4)[replica_rank() * 4 :][:4])
+            for micro in loop.micro_batches():
+                optimizer.zero_grad()
+                passes = (net(part) for part in mine[2 * micro :][:2])
+                for loss in list(passes) if together else passes:
+                    loss.backward()
+                optimizer.step()
+        net.gns.collect()
+        stats = [float(net.gns.raw_sqr_avg[0]), float(net.gns.raw_var_avg[0])]
+        found.append((plane.weight.tolist(), stats))
+    say(found)
 
 
 def learn(say):
@@ -150,6 +180,7 @@ def work(say):
                 measure(say, patch, micros)
             compare_with_plain(say, patch)
             time_some(say, patch)
+            sum_parts(say, patch)
         session.reset()  # of the states of these models
         init_process_group("gloo")
     learn(say)
@@ -206,10 +237,23 @@ def test_at_the_initial_batch_size_weights_are_those_of_plain_data_parallelism(s
     assert [("same", True)] * 2 == [replica[2] for replica in said]
 
 
+def test_a_micro_batch_of_several_passes_has_the_gradient_of_their_sum(said):
+    """Of the first step nobody knows yet that its passes are several: it is not measured."""
+    summed = [gradients(step, 4).reshape(4, 2, SIZE).sum(1) for step in range(STEPS)]
+    expected = -0.1 * 2 * sum(part.mean(0) for part in summed)  # linearly scaled
+    oracle = [multi_sample([[g] for g in part], scale=2) for part in summed[1:]]
+    thetas = [0.999**2] * (STEPS - 1)
+    noise = [smoothed(column, thetas) for column in zip(*oracle, strict=True)]
+
+    for replica in said:
+        assert [(pytest.approx(expected.tolist()), pytest.approx(noise))] * 2 == replica[4]
+    assert said[0][4] == said[1][4]
+
+
 def test_a_model_goes_on_with_another_number_of_replicas_where_it_was(generations):
     two, (one,) = generations
-    (began, ended), (again, at_last) = two[0][4:], one
+    (began, ended), (again, at_last) = two[0][5:], one
 
     steps = [ended[2], at_last[2]]
-    assert ended == two[1][5] == again != began
+    assert ended == two[1][6] == again != began
     assert [21.0, 42.0] == steps == pytest.approx([ended[1], at_last[1]])  # 200 in tens, 13 in two
