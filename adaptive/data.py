@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ..common.order import order
-from . import collective, newest
+from . import collective
 from .batch_size import Batch
 from .epoch import epochs
 from .loop import AdaptiveDataLoaderHelper, AdaptiveDataLoaderMixin, current_dataloader
@@ -151,7 +151,7 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
                 return
             elastic._sync_local_bsz()
             self._seed()
-            over = collective.control().broadcast(self._left() <= 0)
+            over = collective.control().broadcast(self._left()[0])
             try:
                 while not over:
                     over = yield from self._pass()
@@ -171,8 +171,8 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
             self._order.set_epoch(self._epoch_of_birth, elastic.current_index)
             batches = super().__iter__()
             for step in self._order.steps(batch):
-                left = self._left()
-                if elastic.boundary(done=left <= 0, surely=left):
+                done, surely = self._left()
+                if elastic.boundary(done, surely):
                     return True
                 whole = step.stop - step.start == batch.total
                 for micro in range(step.micros):
@@ -185,7 +185,8 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
                     elastic._sync_local_bsz()
                     if elastic.batch != batch:
                         break
-        return self._model() is None
+        by_progress = epochs().current is not None and elastic.max_batch_size is not None
+        return not by_progress or elastic.models.trained() is None
 
     def _seed(self) -> None:
         if self._unseeded is not None and self.generator is not None:
@@ -193,26 +194,20 @@ class AdaptiveDataLoader(DataLoader[T], AdaptiveDataLoaderMixin):
             self.generator.manual_seed(seed & (2**63 - 1))
             self._unseeded = None
 
-    def _left(self) -> float:
-        """Return a number of steps that are surely left until progress ends the epoch.
+    def _left(self) -> tuple[bool, float]:
+        """Return whether progress has ended the epoch, and in how many steps it surely will not.
 
-        One step's progress is <= M / M0.
+        One step's progress is <= M / M0. Before a model has made one in this loop nobody knows.
         """
-        epoch, model, elastic = epochs().current, self._model(), self._elastic
-        if epoch is None or model is None or elastic.max_batch_size is None:
-            return math.inf
+        epoch, elastic = epochs().current, self._elastic
+        if epoch is None or elastic.max_batch_size is None:
+            return False, math.inf
+        model = elastic.models.trained()
+        if model is None:
+            return False, 0.0
         progress = self._size * (epoch + 1) / elastic.batch_size - model.progress
-        return math.ceil(progress / (elastic.max_batch_size / elastic.batch_size))
-
-    def _model(self) -> newest.Trained | None:
-        """Return the model whose progress ends the epoch.
-
-        It is that of a loop that trains, within an epoch, and autoscales.
-        """
-        elastic = self._elastic
-        if epochs().current is None or elastic.max_batch_size is None or not elastic.training:
-            return None
-        return newest.current_model()
+        left = math.ceil(progress / (elastic.max_batch_size / elastic.batch_size))
+        return left <= 0, left
 
 
 class _Shares(Sampler[list[int]]):

@@ -5,26 +5,27 @@ between steps only, so it goes with the model's. A loop that was done before a r
 the n-th loop over a loader in an epoch is the same one in each run of that epoch.
 
 Between two steps all replicas learn whether one of them is preempted, whether a checkpoint is due
-and whether one says it is done (collective.Control.exchange: one exchange late, without waiting).
-How often they do is `pace.py`.
+and whether one says it is done (collective.Control.exchange: one exchange late, without waiting; at
+once where the loop may end soon). How often they do is `pace.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import logging
 import math
+import operator
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from ..common.clock import MonotonicClock
 from . import checkpoint, collective, env, profile
 from .batch_size import Batch, best_batch, checked_bounds, first_batch
 from .epoch import epochs
+from .loader_state import LoaderState
 from .pace import Pace
 from .positions import Step
 from .profile import Bounds
@@ -81,11 +82,13 @@ class AdaptiveDataLoaderHelper:
         self.micro = 0  # the micro-batch that is being computed,
         self._micros = 1  # of so many of this step
         self.number = 0  # its number, which no other micro-batch of this process has
+        self._waits = False  # for what is exchanged
         self._passes_of_loop = 0
         self._epoch_entered: int | None = None
         self._loops_entered = 0  # in that epoch, by this process
         self._skip = False
-        self._state = _LoaderState(epochs().name_of("dataloader"))
+        self._state = LoaderState(epochs().name_of("dataloader"))
+        self.models = self._state.models  # that its loops train
         epochs().forget_after(self._state)
 
     @property
@@ -217,13 +220,18 @@ class AdaptiveDataLoaderHelper:
     def boundary(self, done: bool = False, surely: float = math.inf) -> bool:
         """Leave between two steps if a replica is preempted, save if that is due.
 
-        Gives whether a replica said `done` before; it will not within `surely` steps.
+        Gives whether a replica says `done`; it will not within `surely` steps. Where that is soon,
+        what is exchanged is waited for, else it is what they said the time before.
         """
         if not self._pace.due():
             return False
-        flags = (collective.preemption().requested, checkpoint.states().due(), done)
-        verdict, steps = collective.control().exchange(flags, self._pace.propose(surely))
+        peers, soon = collective.control(), self._pace.reaches(surely)
+        flags = (collective.preemption().requested, checkpoint.states().due(), done, soon)
+        verdict, steps = peers.exchange(flags, self._pace.propose(surely))
         self._pace.agree(steps)
+        if self._waits or verdict[3]:  # the same on all replicas
+            verdict = tuple(map(operator.or_, verdict, peers.settle()))
+            self._waits = verdict[3]
         self._act(verdict)
         return verdict[2]
 
@@ -277,6 +285,8 @@ class AdaptiveDataLoaderHelper:
         self._loops_entered += 1
         self._skip = number < state.loops_done
         self.micro = self._passes_of_loop = self.steps_of_loop = 0
+        self._waits = False
+        self.models.enter(number)
         self._pace.reset()
         self._speed.begin()
         if not self._skip:
@@ -362,35 +372,6 @@ class AdaptiveDataLoaderMixin:
     ) -> None:
         """Write the batch size as scalars; `tag_prefix` with or without its slash."""
         self._elastic.to_tensorboard(writer, global_step, tag_prefix)
-
-
-class _LoaderState(checkpoint.State):
-    """The place of a loader, the same on all replicas."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.epoch: int | None = None
-        self.loops_done = 0  # in that epoch
-        self.index = 0
-        self.end_index = 0
-        self.batch: Batch | None = None
-        checkpoint.load_state(self)
-
-    def save(self, fileobj: BinaryIO) -> None:
-        values = {
-            "epoch": self.epoch,
-            "loops_done": self.loops_done,
-            "index": self.index,
-            "end_index": self.end_index,
-            "batch": dataclasses.asdict(self.batch) if self.batch else None,
-        }
-        fileobj.write(json.dumps(values).encode())
-
-    def load(self, fileobj: BinaryIO) -> None:
-        values = json.loads(fileobj.read())
-        self.epoch, self.loops_done = values["epoch"], values["loops_done"]
-        self.index, self.end_index = values["index"], values["end_index"]
-        self.batch = Batch(**values["batch"]) if values["batch"] else None
 
 
 class _Running:

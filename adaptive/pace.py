@@ -32,6 +32,10 @@ class Pace:
         self._left -= 1
         return self._left < 0
 
+    def reaches(self, surely: float) -> bool:
+        """Tell whether `surely` steps from now may be over at the next exchange."""
+        return surely <= self._proposed
+
     def propose(self, surely: float) -> int:
         """Return the steps from the next exchange to the one after it, if this replica is asked.
 

@@ -25,7 +25,6 @@ import logging
 import pickle
 import sys
 import types
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -39,10 +38,9 @@ from ..common.errors import CheckpointError, UsageError
 from . import checkpoint, collective, data, profile
 from .backward import Backward
 from .gradient_noise_scale import AdamGradientNoiseScale, GradientNoiseScale
-from .newest import Newest
+from .newest import models
 from .noise_estimator import EVERY
 from .scaling_rules import AdamScale, AdaScale, ScalingRuleBase
-from .session import only
 
 if TYPE_CHECKING:
     from torch.amp import GradScaler
@@ -119,7 +117,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
             _replace(mp_scaler, "step", self._scaler_step)
         self._state = _ModelState(name, self)
         checkpoint.load_state(self._state)
-        only(Newest).model = weakref.ref(self)
+        models().add(name, self)
 
     @property
     def gain(self) -> float:
@@ -193,6 +191,7 @@ class AdaptiveDataParallel(DistributedDataParallel):
         if not loop.is_sync_step():
             self._backward.stepped(loop)
             return None
+        loop.models.stepped(self._state.name)
         gns = self.gns
         if gns.collect():
             profile.set_gradient_stats(gns.sqr_avg(), gns.var_avg(), self._state.name)

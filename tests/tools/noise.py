@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from edl.adaptive.newest import LoopModels
+
 _numbers = itertools.count(1)
 
 Array = np.ndarray | torch.Tensor
@@ -45,6 +47,11 @@ class Loop:
 
     def train(self) -> None:
         self.training = True
+
+    @property
+    def models(self) -> LoopModels:
+        """Nobody asks whom it trains."""
+        return LoopModels()
 
     def micro_batches(self) -> Iterator[int]:
         """Yield the micro-batches of one optimizer step, by number."""

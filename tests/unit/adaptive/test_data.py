@@ -1,6 +1,5 @@
 """A loader's place, its batch and its loops, in a process that comes back as another replica."""
 
-import contextlib
 from collections import Counter
 
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tools.turns import examples
 
-from edl.adaptive import checkpoint, collective, data, newest, pace, profile, session
+from edl.adaptive import checkpoint, collective, data, pace, profile, session
 from edl.adaptive.checkpoint import States
 from edl.adaptive.data import (
     AdaptiveDataLoader,
@@ -339,74 +338,6 @@ def test_accumulation_ends_each_step_with_the_batch_that_synchronises(restart, g
     assert step + tail == seen
 
 
-class Model:
-    progress = 0.0
-
-
-@pytest.fixture
-def model(monkeypatch):
-    """Return what newest.current_model() gives; its goodput is not known."""
-    model = Model()
-    monkeypatch.setattr(profile.Profile, "goodput", lambda self: None)
-    monkeypatch.setattr(newest, "current_model", lambda: model)
-    return model
-
-
-def train(loader, model, gain):
-    taken = []
-    for batch in loader:
-        loader._elastic.train()
-        taken += batch.tolist()
-        model.progress += gain
-    return taken
-
-
-def test_an_autoscaled_epoch_ends_with_its_progress_one_step_late_and_goes_on_there(restart, model):
-    restart()
-    loader = autoscaled(size=64)  # an epoch is 8 steps of the initial batch
-    epochs = [train(loader, model, gain=0.5) for _ in remaining_epochs_until(2)]
-
-    # Progress 8 at step 16, 16 at step 32; each is known to all a step later.
-    assert [17 * 8, 16 * 8] == [len(taken) for taken in epochs]
-    assert [*range(64)] * 2 + [*range(8)] == epochs[0]
-    assert [*range(8, 64)] + [*range(64)] + [*range(8)] == epochs[1]
-
-
-def test_an_autoscaled_epoch_goes_on_from_1_to_2_to_4_replicas_where_it_was(
-    restart, checkpoints, model
-):
-    taken, progress = [], 0.0
-    for replicas, steps in [(1, 3), (2, 4), (4, None)]:
-        for rank in range(replicas):
-            restart(rank, replicas)
-            profile.current()  # as init_process_group does
-            model.progress = progress  # the model's checkpoint brings it back
-            loader = autoscaled(size=40, bounds=(1, 32))
-            with contextlib.suppress(SystemExit):
-                for _ in remaining_epochs_until(1):
-                    for number, batch in enumerate(loader, 1):
-                        loader._elastic.train()
-                        taken += batch.tolist()
-                        model.progress += 0.5
-                        collective.preemption().requested |= number == steps
-        progress = model.progress
-
-    # An epoch is 5 initial batches: progress 5 at step 10, at the end of the 2nd pass; known a step
-    # later.
-    assert {record: 3 if record < 8 else 2 for record in range(40)} == Counter(taken)
-
-
-@pytest.mark.parametrize("pace_s", [0.0, 1e9])
-def test_an_epoch_ends_as_soon_where_exchanges_are_rare(restart, model, monkeypatch, pace_s):
-    monkeypatch.setattr(pace, "PACE_S", pace_s)
-    restart()
-    loader = autoscaled(size=640)  # an epoch is 80 steps of the initial batch
-
-    steps = [len(train(loader, model, gain=1.0)) // 8 for _ in remaining_epochs_until(2)]
-
-    assert [81, 80] == steps
-
-
 def exchanges(steps, step_s, end=10_000):
     """Return the steps of a lone replica at which it exchanges; at `end` it says done."""
     clock, found = FakeClock(), []
@@ -437,22 +368,6 @@ def test_exchanges_do_not_miss_the_end(process, monkeypatch, end):
     found = exchanges(500, lambda step: 0.1, end)
 
     assert end == next(step for step in found if step >= end)
-
-
-def test_an_epoch_whose_progress_is_there_already_is_empty(restart, model):
-    restart()
-    loader = autoscaled(size=64)
-    epochs = [len(train(loader, model, gain=10.0)) for _ in remaining_epochs_until(3)]
-
-    assert [16, 0, 8 * 2] == epochs
-
-
-def test_a_loop_that_does_not_train_is_one_pass(restart, model):
-    restart()
-    model.progress = 1e9
-    loader = autoscaled(size=64)
-
-    assert [64] == [sum(map(len, loader)) for _ in remaining_epochs_until(1)]
 
 
 def test_a_sampler_alone_gives_each_replica_its_share_of_the_rest(restart):

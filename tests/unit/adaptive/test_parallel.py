@@ -23,7 +23,7 @@ from edl.adaptive import (
     profile,
     session,
 )
-from edl.adaptive.newest import current_model
+from edl.adaptive.newest import models
 from edl.common.errors import CheckpointError, UsageError
 
 
@@ -651,10 +651,11 @@ def test_two_models_need_two_names():
         wrap(name="one")
 
 
-def test_the_current_model_is_the_newest_that_lives():
-    net, _ = wrap()
+def test_models_are_known_by_name_and_age():
+    one, two = wrap(name="one")[0], wrap(name="two")[0]
 
-    assert net is current_model()
+    assert "two" == models().newest({"one", "two"})
+    assert [one, two, None] == [models().named(name) for name in ("one", "two", "none")]
 
 
 def test_the_job_is_told_the_statistics_of_its_gradients(enter, monkeypatch):
