@@ -15,6 +15,7 @@ SIGINT kills at once.
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 import logging
 import operator
@@ -69,6 +70,11 @@ class Control:
         self._another = another
         self._background: _Background | None = None
         self._pending: Callable[[], tuple[tuple[bool, ...], int]] | None = None
+
+    @property
+    def group(self) -> distributed.ProcessGroup | None:
+        """The group over which they talk; None where this process is alone."""
+        return self._group
 
     def broadcast(self, value: T, source: int = 0) -> T:
         """Return the value that replica `source` gave, whatever the others give."""
@@ -250,6 +256,13 @@ def connect(
     for call in only(_Waiting).calls:
         call()
     return peers
+
+
+def of_all() -> Control:
+    """Return a control of all ranks of torch.distributed, over a new gloo group: all call it."""
+    replicas, rank = distributed.get_world_size(), distributed.get_rank()
+    another = functools.partial(distributed.new_group, backend="gloo")
+    return Control(another() if replicas > 1 else None, rank, replicas, another)
 
 
 def preemption() -> Preemption:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from .. import launch
+from ..adaptive import rng
 from ..common.errors import UsageError
 from ..common.extras import install
-from . import rng
 from .loader import ElasticDataLoader
 from .passes import Batches, Passes
 from .replicas import Replicas, check

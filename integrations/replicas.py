@@ -8,7 +8,6 @@ speed and what is left.
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Any, NoReturn
 
@@ -16,11 +15,10 @@ import torch
 from torch import distributed
 
 from .. import launch
-from ..adaptive import collective, speed
+from ..adaptive import collective, rng, speed
 from ..common.clock import MonotonicClock
 from ..common.errors import CheckpointError, EdlError, UsageError
 from ..nn import tables
-from . import rng
 
 
 class Replicas:
@@ -30,9 +28,7 @@ class Replicas:
         together = distributed.is_available() and distributed.is_initialized()
         self.replicas = distributed.get_world_size() if together else 1
         self.rank = distributed.get_rank() if together else 0
-        another = functools.partial(distributed.new_group, backend="gloo")
-        group = another() if self.replicas > 1 else None
-        self._control = collective.Control(group, self.rank, self.replicas, another)
+        self._control = collective.of_all() if together else collective.Control()
         self._seed = torch.initial_seed() & 0xFFFFFFFF
         self._preemption = collective.preemption()
         self._speed = speed.Speed(MonotonicClock())
@@ -73,10 +69,7 @@ class Replicas:
         Those of another number of replicas say nothing of this one: then all begin anew, with what
         depends on the step and the rank.
         """
-        if len(saved) == self.replicas:
-            rng.restore(saved[self.rank])
-        else:
-            rng.seed(self._seed, step, self.rank)
+        rng.take_over(saved, self.rank, self.replicas, self._seed, step)
 
     def leave(self) -> NoReturn:
         """End this process for the next round, when all replicas have come so far."""

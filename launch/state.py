@@ -1,9 +1,10 @@
 """A script's state between rounds: saved and loaded by two calls, whatever the world.
 
-A state is nested dicts, lists and tuples of tensors, numpy arrays, numbers, strings and None;
-whatever has `state_dict()` stands for what that gives. On disk it is a checkpoint as all of edl's
-(common/storage.py: versioned, atomic, checksummed), with the tensors in safetensors and the rest as
-JSON, never a pickle.
+A state is nested dicts, lists and tuples of tensors, numpy arrays, numbers, strings and None
+(values.py); whatever has `state_dict()` stands for what that gives. On disk it is a checkpoint as
+all of edl's (common/storage.py: versioned, atomic, checksummed), with the tensors in safetensors
+and the rest as JSON, never a pickle. Rank 0 writes it; tensors that are sharded over the ranks are
+written by all of them (shards.py), and rank 0 writes the manifest when all have.
 
 The version of a checkpoint begins with the number of the round that wrote it. So what a writer that
 was cut off still writes sorts behind nothing that its successors have written, and the round that
@@ -12,26 +13,27 @@ reads reads one version, on which all its ranks agree (launch/handler.py).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..common import storage
-from ..common.errors import CheckpointError, UsageError
+from ..common.errors import CheckpointError, EdlError, UsageError
+from ..common.files import FileRecord
 from ..common.places import Place, Where
 from . import world
 
 if TYPE_CHECKING:
-    import torch
+    from .values import Packed, Tree
 
 DRAINED = 75  # exit code of a script that has saved and makes room for the next round (EX_TEMPFAIL)
 _PER_ROUND = 10**9  # versions of a round
 _TENSORS, _TREE = "state.safetensors", "state.json"
-
-Tree = Any  # of JSON
 
 
 class Saved(NamedTuple):
@@ -49,34 +51,103 @@ def save(state: dict[Any, Any], **progress: Any) -> None:
     """Save a state and its progress, so that the next round goes on from here.
 
     Only rank 0 writes; on others it returns at once. What is there when this returns is on disk.
+    Where the state holds tensors that are sharded over the ranks (FSDP2, tensor parallelism), all
+    ranks call this together, and each writes its parts.
 
-    Raises UsageError where the state holds what cannot be saved, or no folder was named.
+    Raises UsageError, with the place in the state, where that holds what cannot be saved, or no
+    folder was named; CheckpointError on all ranks where one could not write its parts.
     """
     folder = _folder()
-    if world.rank() != 0:
+    if world.rank() != 0 and "torch.distributed.tensor" not in sys.modules:
         return
-    version = _next_version(folder)
-    tensors: dict[str, torch.Tensor] = {}
+    from .values import Packed, holds_sharded
+
+    if world.rank() != 0 and not holds_sharded([state, progress]):
+        return
+    packed = Packed()
     told = {**progress, "world_size": world.world_size()}
-    tree = {"state": _pack(state, tensors, "state"), "progress": _pack(told, tensors, "progress")}
+    tree = {"state": packed.pack(state, "state"), "progress": packed.pack(told, "progress")}
+    if packed.metadata:
+        tree["metadata"] = packed.metadata
+    if packed.sharded:
+        _save_together(folder, packed, tree)
+    elif world.rank() == 0:
+        version = _next_version(folder)
+        _finish(folder, storage.free_directory(folder, version), version, packed, tree, [])
+
+
+def _save_together(folder: Place, packed: Packed, tree: dict[str, Tree]) -> None:
+    from . import shards
+    from .together import ranks
+
+    peers = ranks()
+    if not folder.is_local:
+        raise UsageError(
+            f"a state whose tensors are sharded over the ranks goes into a folder that all of them "
+            f"see, not to {folder}: name one by --checkpoint_dir, or save full tensors "
+            "(get_state_dict with full_state_dict and cpu_offload)."
+        )
+    version, directory = 0, folder
+    problem: str | None = None
+    if peers.rank == 0:
+        try:
+            version = _next_version(folder)
+            directory = storage.free_directory(folder, version)
+            directory.remove_all()  # parts of an attempt that was given up
+            directory.make()
+        except OSError as error:
+            problem = f"cannot save to {folder}: {error}"
+    problem, name = peers.broadcast((problem, directory.name))
+    if problem:
+        raise CheckpointError(problem)
+    directory = folder / name
+    records: list[FileRecord] = []
+    try:
+        records = shards.write(directory.path, packed.sharded, peers.group)
+    except OSError as error:
+        problem = f"cannot save to {directory}: {error}"
+    written = peers.gather((problem, [list(dataclasses.astuple(record)) for record in records]))
+    problem = next((of_one for of_one, _ in written if of_one), None)
+    if peers.rank == 0 and not problem:
+        files = [FileRecord(*each) for _, own in written for each in own]
+        try:
+            _finish(folder, directory, version, packed, tree, files)
+        except (OSError, EdlError) as error:
+            problem = f"cannot save to {folder}: {error}"
+    if problem := peers.broadcast(problem):
+        raise CheckpointError(problem)
+
+
+def _finish(
+    folder: Place,
+    directory: Place,
+    version: int,
+    packed: Packed,
+    tree: dict[str, Tree],
+    files: Sequence[FileRecord],
+) -> None:
+    """Write what rank 0 writes, the manifest last."""
     from safetensors.torch import save as to_bytes
 
-    directory = storage.free_directory(folder, version)
-    files = [
-        directory.write(_TENSORS, to_bytes(tensors)),
+    own = [
+        directory.write(_TENSORS, to_bytes(packed.tensors)),
         directory.write(_TREE, json.dumps(tree).encode()),
     ]
     storage.write_manifest(
-        directory, version=version, num_shards=1, num_slots=0, files=files, model={}
+        directory, version=version, num_shards=1, num_slots=0, files=[*own, *files], model={}
     )
     storage.prune(folder, int(os.environ.get("EDL_CHECKPOINT_KEEP") or 3))
 
 
-def load() -> Saved:
+def load(like: dict[Any, Any] | None = None) -> Saved:
     """Return what was saved last, the same on every rank of the round.
 
-    Raises CheckpointError where this machine does not see what rank 0's does, UsageError where no
-    folder was named.
+    `like`: a state as it is saved, whose sharded tensors tell which parts of those that were saved
+    this rank is to hold, and on which device; without it each rank gets them as a whole. It may
+    have other ranks, or be sharded otherwise, than what was saved. Nothing of it is changed.
+
+    Raises CheckpointError where this machine does not see what rank 0's does, or where a tensor of
+    `like` has another shape; UsageError where no folder was named.
     """
     folder = _folder()
     pinned = os.environ.get("EDL_CHECKPOINT_VERSION")
@@ -91,12 +162,18 @@ def load() -> Saved:
             f"{error}. Rank 0 has found that checkpoint: is --checkpoint_dir the same place on all "
             "machines?"
         ) from error
-    data = {record.name: storage.read_checked(manifest, record) for record in manifest.files}
+    records = {record.name: record for record in manifest.files}
+    tensors, text = (storage.read_checked(manifest, records[name]) for name in (_TENSORS, _TREE))
     from safetensors.torch import load as from_bytes
 
-    tensors = from_bytes(data[_TENSORS])
-    tree = json.loads(data[_TREE])
-    return Saved(_unpack(tree["state"], tensors), _unpack(tree["progress"], tensors))
+    from . import shards, values
+
+    tree = json.loads(text)
+    held = values.likes(like)
+    both = {"list": [tree["state"], tree["progress"]]}
+    parts = shards.read(manifest.directory, values.sharded_in(both), held)
+    found = values.Unpacked(from_bytes(tensors), parts, tree.get("metadata", {}), held)
+    return Saved(found.unpack(tree["state"], "state"), found.unpack(tree["progress"], "progress"))
 
 
 def drain(state: dict[Any, Any], *, every: int = 1, **progress: Any) -> None:
@@ -195,57 +272,3 @@ def _folder() -> Place:
             "EDL_CHECKPOINT_PATH to a folder."
         )
     return Place(path)
-
-
-# -- values
-
-
-def _pack(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Tree:
-    """Return JSON for a value; its tensors go into `tensors`."""
-    import numpy as np
-    import torch
-
-    if hasattr(value, "state_dict"):
-        value = value.state_dict()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, dict):
-        return {
-            "dict": [[_key(k, where), _pack(v, tensors, f"{where}.{k}")] for k, v in value.items()]
-        }
-    if isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_pack(each, tensors, f"{where}.{i}") for i, each in enumerate(value)]}
-    if isinstance(value, np.generic):
-        return _pack(value.item(), tensors, where)
-    if isinstance(value, torch.Tensor | np.ndarray):
-        kind = "tensor"
-        if isinstance(value, np.ndarray):
-            kind, value = "array", torch.from_numpy(np.ascontiguousarray(value))
-        name = str(len(tensors))
-        # Tied weights share memory: each is saved.
-        tensors[name] = value.detach().cpu().contiguous().clone()
-        return {kind: name}
-    raise UsageError(
-        f"{where} is a {type(value).__name__}, which cannot be saved: a state is of dicts, lists, "
-        "tensors, arrays, numbers, strings, and things that have a state_dict()."
-    )
-
-
-def _key(key: object, where: str) -> Tree:
-    if key is None or isinstance(key, bool | int | float | str):
-        return key
-    raise UsageError(f"{where} has the key {key!r}: keys are strings or numbers.")
-
-
-def _unpack(tree: Tree, tensors: dict[str, torch.Tensor]) -> Any:
-    if not isinstance(tree, dict):
-        return tree
-    ((kind, content),) = tree.items()
-    if kind == "dict":
-        return {key: _unpack(each, tensors) for key, each in content}
-    if kind == "list":
-        return [_unpack(each, tensors) for each in content]
-    if kind == "tuple":
-        return tuple(_unpack(each, tensors) for each in content)
-    return tensors[content] if kind == "tensor" else tensors[content].numpy()

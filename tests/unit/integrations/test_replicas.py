@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from edl import launch
-from edl.adaptive import collective, session
+from edl.adaptive import collective, rng, session
 from edl.common.errors import CheckpointError, UsageError
-from edl.integrations import rng
 from edl.integrations.replicas import Replicas, check
 from edl.nn import Embedding
 

@@ -42,5 +42,17 @@ def seed(*words: int) -> None:
     torch.manual_seed(int(made[2]))
 
 
+def take_over(saved: list[dict[str, Any]], rank: int, replicas: int, seed_: int, step: int) -> None:
+    """Go on from this rank's of the states that all ranks had.
+
+    Those of another number of ranks say nothing of this one: then all begin anew, with what depends
+    on the seed, the step and the rank.
+    """
+    if len(saved) == replicas:
+        restore(saved[rank])
+    else:
+        seed(seed_, step, rank)
+
+
 def _plain(value: Any) -> int | float:
     return value.item() if isinstance(value, np.generic) else value  # type: ignore[no-any-return]
