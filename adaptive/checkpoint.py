@@ -83,6 +83,7 @@ class States:
         self._manifest: Manifest | None = None  # there: what it is
         self._held: dict[str, bytes | None] | None = None  # the states of it, large ones as None
         self._saved: set[str] = set()  # names of states of which there is a newer one by now
+        self._said = False  # that there is nothing to go on from
         self._early: dict[State, bool] = {}  # asked for before the replicas met: was it loaded?
         collective.when_met(self._meet)
 
@@ -163,7 +164,22 @@ class States:
         if self._reader is not None:
             mine: dict[str, bytes | None] = self._small() if self._manifest else {}
             held |= peers.broadcast(mine, self._reader)
+        elif peers.rank == 0 and (collective.met() or collective.place()[1] == 1):
+            self._say_that_nothing_is_there()
         self._held = held
+
+    def _say_that_nothing_is_there(self) -> None:
+        """Say so, once, where that is not the first start of the job."""
+        if not env.num_restarts() or self._said:
+            return
+        self._said = True
+        if (root := _root()) is None:
+            what = "EDL_CHECKPOINT_PATH names no folder, so nothing is ever saved"
+        else:
+            interval_s = env.checkpoint_interval_s()
+            often = "only when preempted" if interval_s is None else f"every {interval_s:g} s"
+            what = f"nothing was saved in {root} ({often}: EDL_CHECKPOINT_INTERVAL_S)"
+        log.warning("restart=%d -> begins anew: %s", env.num_restarts(), what)
 
     def _small(self) -> dict[str, bytes | None]:
         assert self._manifest is not None

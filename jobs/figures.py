@@ -138,12 +138,15 @@ def launched(status: Status) -> list[tuple[str, str]]:
     if status.get("remaining_s") is not None:
         told.append(f"{duration(status['remaining_s'])} left")
     ended = f"{status.get('num_restarts') or 0}, failures {status.get('failures') or 0}"
+    folder = str(status.get("checkpoint_dir") or "")
+    if status.get("nothing_saved"):
+        folder += " (nothing is saved there yet: whoever is killed now begins anew)"
     return [
         ("script", str(status.get("script") or "")),
         ("nodes", f"{least} to {most}" if least != most else str(least)),
         ("now", " · ".join(told)),
         ("restarts", ended),
-        ("state in", str(status.get("checkpoint_dir") or "")),
+        ("state in", folder),
     ]
 
 

@@ -33,6 +33,8 @@ log = logging.getLogger("edl.launch")
 _SAVED = 143  # of a script of edl.adaptive that was told to go, and has saved
 _UNCOUNTED = 1 << 30  # restarts: the coordinator counts
 _WORDS = 20  # lines of a failed worker's log
+# Seconds: a guess; what a kill loses, against some pauses of a script of edl.adaptive.
+_DEFAULTS = {"EDL_CHECKPOINT_INTERVAL_S": "120"}
 
 
 def run(node: Node, arguments: Sequence[str], *, nproc: int, logs: Path, tee: bool) -> int:
@@ -143,7 +145,7 @@ class _Logs(LogsSpecs):
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
         handler = self._handler
         settings = handler.settings
-        return {
+        told = {
             "TORCHELASTIC_RESTART_COUNT": str(handler.restarts),
             "TORCHELASTIC_MAX_RESTARTS": str(settings.max_restarts),
             "EDL_NUM_NODES": str(handler.num_nodes),
@@ -156,6 +158,8 @@ class _Logs(LogsSpecs):
             "EDL_CHECKPOINT_KEEP": str(settings.keep_checkpoint_max),
             "EDL_REPORT_FILE": str(self._report_file),
         }
+        told |= {name: text for name, text in _DEFAULTS.items() if name not in os.environ}
+        return told
 
     def last_words(self, local_rank: int) -> str:
         text = Path(self._paths[local_rank]).read_text(errors="replace")

@@ -19,6 +19,7 @@ from ..common.errors import EdlError, Fenced, JobError, UsageError
 from ..durable.journal import Journal
 from ..durable.schema import Json
 from ..runtime.base import Report
+from . import state as states
 from . import status
 from .fleet import Fleet
 from .history import History
@@ -53,6 +54,7 @@ class Coordinator:
         self._rendezvous = Rendezvous(settings.policy, now)
         if found is not None:
             self._go_on(found, now)
+        self._round = self._rendezvous.round  # that was looked at
         self._history = History()  # it begins anew with each coordinator
         self._written = ""
         self._revision = 1
@@ -309,6 +311,7 @@ class Coordinator:
             return
         machine, now = self._rendezvous, self._clock.now()
         event(machine, now)
+        self._look_at_round()
         fleet = None if machine.outcome[0] else self._fleet
         if fleet is None:
             self._write()
@@ -321,6 +324,18 @@ class Coordinator:
         fleet.stop_leaving()
         if starts:
             self._write()  # where they run
+
+    def _look_at_round(self) -> None:
+        """Say so where a round begins, not the first, and nothing is there to go on from."""
+        machine, folder = self._rendezvous, self.settings.checkpoint_dir
+        found, before = machine.round, self._round
+        self._round = found
+        if found is None or found == before or not found.restarts:
+            return
+        if states.is_empty(folder):
+            machine.news.append(
+                f"nothing is saved in {folder}: the script begins anew in round {found.number}"
+            )
 
     def _write(self) -> bool:
         """Put what has changed on disk, then tell it; return whether it is on disk."""
@@ -351,7 +366,8 @@ class Coordinator:
     def _status(self) -> dict[str, Any]:
         history, events = self._history, self._events
         now = self._clock.now()
-        return status.render(self.settings, self._rendezvous, history, events, self._gone, now)
+        found = status.render(self.settings, self._rendezvous, history, events, self._gone, now)
+        return {**found, "nothing_saved": states.is_empty(self.settings.checkpoint_dir)}
 
 
 def _lasting(dumped: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import signal
 import sys
@@ -30,6 +31,8 @@ from . import world
 
 if TYPE_CHECKING:
     from .values import Packed, Tree
+
+log = logging.getLogger(__name__)
 
 DRAINED = 75  # exit code of a script that has saved and makes room for the next round (EX_TEMPFAIL)
 _PER_ROUND = 10**9  # versions of a round
@@ -153,7 +156,7 @@ def load(like: dict[Any, Any] | None = None) -> Saved:
     pinned = os.environ.get("EDL_CHECKPOINT_VERSION")
     version = int(pinned) if pinned is not None else newest_whole(folder)
     if version == 0:
-        return Saved({}, {})
+        return _nothing()
     directory = _of_version(folder, version)
     try:
         manifest = storage.read_manifest(directory, checksums=False)
@@ -272,3 +275,29 @@ def _folder() -> Place:
             "EDL_CHECKPOINT_PATH to a folder."
         )
     return Place(path)
+
+
+def _nothing() -> Saved:
+    """Return what stands for no state; say so where that is not the first round."""
+    restarts = int(os.environ.get("EDL_NUM_RESTARTS") or 0)
+    if restarts and world.rank() == 0:
+        log.warning(
+            "nothing was saved before restart %d of this job in %s: the script begins anew. Call "
+            "edl.launch.save() more often than nodes come and go",
+            restarts,
+            _folder(),
+        )
+    return Saved({}, {})
+
+
+def is_empty(checkpoint_dir: str) -> bool | None:
+    """Tell whether nothing at all was saved there; None where that is not known from here."""
+    place = Place(checkpoint_dir)
+    if not place.is_local:
+        return None
+    try:
+        return all(name.startswith(".") for name in os.listdir(place.path))
+    except FileNotFoundError:
+        return True if place.path.parent.is_dir() else None  # of a volume that is not mounted here
+    except OSError:  # of no matter: it is told for people
+        return None

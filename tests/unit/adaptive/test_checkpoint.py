@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from edl.adaptive import checkpoint, collective, session
+from edl.adaptive import checkpoint, collective, profile, session
+from edl.adaptive.epoch import epochs
 from edl.common.errors import CheckpointError
 
 
@@ -249,3 +250,16 @@ def test_a_forgotten_state_is_left_out(restart, checkpoints):
     path = checkpoint.save_all_states()
 
     assert not (path / "a").exists()
+
+
+def test_a_restart_that_finds_nothing_says_so_once(restart, checkpoints, monkeypatch, caplog):
+    restart()
+    profile.current()
+    at_first = caplog.text
+    monkeypatch.setenv("EDL_NUM_RESTARTS", "1")
+    restart()
+    profile.current()
+    epochs()
+
+    assert "" == at_first
+    assert 1 == caplog.text.count(f"restart=1 -> begins anew: nothing was saved in {checkpoints}")

@@ -10,6 +10,7 @@ import torch
 
 from edl.common.errors import UsageError
 from edl.launch import load, save
+from edl.launch.state import is_empty
 
 pytestmark = pytest.mark.fast
 
@@ -99,3 +100,23 @@ def test_what_cannot_be_saved_is_named_with_its_place_and_what_to_do(folder, mak
     with pytest.raises(UsageError, match=rf"^state\.deep\.1 is .*{why}"):
         save({"deep": [0, make()]})
     assert [] == list(folder.iterdir())
+
+
+def test_a_round_that_finds_nothing_says_so_but_for_the_first(folder, monkeypatch, caplog):
+    load()
+    first = caplog.text
+    monkeypatch.setenv("EDL_NUM_RESTARTS", "2")
+    load()
+
+    assert "" == first
+    assert f"nothing was saved before restart 2 of this job in {folder}" in caplog.text
+
+
+def test_whether_anything_was_saved_is_known_where_the_folder_is(folder):
+    at_first = is_empty(str(folder)), is_empty(str(folder / "not made yet"))
+    save({"x": 1})
+
+    assert (True, True) == at_first
+    assert not is_empty(str(folder))
+    assert is_empty(str(folder / "no volume" / "here")) is None
+    assert is_empty("memory://launch/c") is None
