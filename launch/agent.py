@@ -22,6 +22,7 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError, Rendezvo
 
 from ..common.errors import JobError
 from ..proto import rendezvous_pb2 as pb
+from . import devices
 from . import script as script_
 from .handler import EdlRendezvous, handler_of
 from .node import Node
@@ -159,6 +160,10 @@ class _Logs(LogsSpecs):
             "EDL_REPORT_FILE": str(self._report_file),
         }
         told |= {name: text for name, text in _DEFAULTS.items() if name not in os.environ}
+        if handler.before and (gpus := devices.visible()):
+            told[devices.VISIBLE] = ",".join(
+                devices.seen(gpus, handler.before, int(env["LOCAL_WORLD_SIZE"]))
+            )
         return told
 
     def last_words(self, local_rank: int) -> str:

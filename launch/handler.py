@@ -25,7 +25,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from ..common.errors import EdlError
 from ..common.listen import host_of, joined
-from . import state
+from . import devices, state
 from .node import Node
 from .settings import LaunchSettings
 
@@ -41,7 +41,8 @@ class EdlRendezvous(RendezvousHandler):
     """A node's rendezvous for torch's agent: `node` beats, and `nproc` workers run here.
 
     `round`: the current round's number, `restarts` the rounds before it, `checkpoint` the version
-    that is loaded in it (0: none).
+    that is loaded in it (0: none), `before` the workers of other nodes of this machine that have
+    their GPUs first.
     """
 
     def __init__(self, node: Node, nproc: int) -> None:
@@ -51,6 +52,7 @@ class EdlRendezvous(RendezvousHandler):
         self.restarts = 0
         self.num_nodes = 0
         self.checkpoint = 0
+        self.before = 0
 
     @property
     def settings(self) -> LaunchSettings:
@@ -102,6 +104,8 @@ class EdlRendezvous(RendezvousHandler):
             store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_STORE_S))
             pinned = int(store.get(_PINNED))
         self.checkpoint = pinned
+        in_pod = bool(os.environ.get("EDL_POD"))  # which has its own
+        self.before = 0 if in_pod else devices.place(store, self._nproc)
         # Then torch computes the ranks; else it asks each node for its number, over the store.
         os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = str(int(reply.identical))
         log.info("round=%d rank=%d nodes=%d", reply.round, reply.rank, reply.num_nodes)

@@ -4,8 +4,8 @@ How an agent ended decides what follows. One that was told to go is gone for goo
 something outside has ended (a signal, a deleted pod) is replaced at once, however often; one that
 ended otherwise before it was in a round has failed, and is replaced after a growing pause, up to a
 limit. Where agents are not replaced (those of a machine of one's own, which are lost with it), a
-place whose agent has ended is empty until somebody asks for more. Scaling down takes the highest
-indexes.
+place whose agent has ended is empty until somebody asks for more. Scaling down takes those first
+that have no agent, then those whose agents are in no round yet, then the highest indexes.
 
 What is kept are `places` and `wanted` of nodes.State.
 """
@@ -46,7 +46,7 @@ class Places:
         state = self._state
         before, state.wanted = state.wanted, number
         staying = [place for place in state.places if not place.leaving]
-        for place in staying[number:]:
+        for place in sorted(staying, key=self._cost_of_going, reverse=True)[number:]:
             place.leaving = True
         taken = {place.index for place in state.places}
         free = (index for index in range(number + len(taken)) if index not in taken)
@@ -110,6 +110,11 @@ class Places:
             f"the agent of node {place.index} {how}, {place.failures} times in a row before it had "
             "done anything"
         )
+
+    def _cost_of_going(self, place: Place) -> tuple[bool, bool, int]:
+        """Return what a job loses by it: all that its workers know, a start, nothing."""
+        name = place.incarnation
+        return bool(name) and self._state.is_member(name), bool(name), -place.index
 
     def _empty(self) -> list[Place]:
         return [p for p in self._state.places if not p.incarnation and not p.leaving]

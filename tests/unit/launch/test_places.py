@@ -14,7 +14,7 @@ from edl.common.errors import EdlError, UsageError
 from edl.durable.journal import Journal
 from edl.launch.coordinator import FORMAT, Coordinator
 from edl.launch.fleet import Crew, Fleet
-from edl.launch.nodes import State
+from edl.launch.nodes import Member, Round, State
 from edl.launch.places import Places
 from edl.launch.settings import LaunchSettings
 from edl.runtime.base import Exit, Note, Replica, Running
@@ -47,6 +47,23 @@ def test_as_many_start_as_are_wanted_and_the_highest_go_first():
     assert made.exited("a2", 130, "left", 5.0) == ""
     assert made.scale(2) == 1
     assert started(made, 5.0) == [(2, "a3")]  # 1 is still taken by the one that goes
+
+
+def test_scaled_down_those_stay_who_train():
+    state = State(0.0, 0.0)
+    made = places(state)
+    made.scale(3)
+    started(made)
+    members = tuple(Member(name, "h", 1) for name in ("a1", "a2"))
+    state.round, state.running = Round(1, 0, members, "h:1", 0.0), True  # a0 has just come
+    made.scale(4)  # whose agent is not started yet
+
+    made.scale(2)
+    after = [place.index for place in made.leaving()], [p.index for p in state.places]
+    made.scale(1)
+
+    assert ([0], [0, 1, 2]) == after
+    assert [0, 2] == [place.index for place in made.leaving()]
 
 
 def test_one_that_is_lost_is_replaced_at_once_however_often():
