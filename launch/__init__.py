@@ -18,8 +18,10 @@ from .state import DRAINED, Saved, drain, leave, load, save
 if TYPE_CHECKING:
     from .randomness import go_on_randomly as go_on_randomly
     from .randomness import random_states as random_states
+    from .sampler import Sampler as Sampler
 
 _LATER = {
+    "Sampler": "sampler",
     "go_on_randomly": "randomness",
     "random_states": "randomness",
 }
@@ -27,6 +29,7 @@ _LATER = {
 __all__ = [
     "DRAINED",
     "Linear",
+    "Sampler",
     "Saved",
     "Share",
     "batch",
