@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from . import listen
 from .errors import UsageError
 from .listen import joined
+from .web_connections import Bounds, Guarded, Listener, guarded
 
 if TYPE_CHECKING:
     import uvicorn
@@ -56,7 +58,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def bound(host: str, port: int, flag: str) -> socket.socket:
     """Return a socket that listens. Raises UsageError, which names the flag of the port."""
     try:
-        return socket.create_server((host, port), family=listen.family(host), backlog=2048)
+        return socket.create_server((host, port), family=listen.family(host), backlog=4096)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {joined(host, port)}: {error.strerror}. Choose another {flag}."
@@ -65,14 +67,23 @@ def bound(host: str, port: int, flag: str) -> socket.socket:
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: Any, sock: socket.socket, tls: Tls, *, lifespan: Literal["on", "off"], end_s: float
+    app: Any,
+    sock: socket.socket,
+    tls: Tls,
+    *,
+    lifespan: Literal["on", "off"],
+    end_s: float,
+    bounds: Bounds | None = None,
 ) -> AsyncIterator[None]:
     """Serve an ASGI application on a socket meanwhile; `end_s`: for requests under way at the end.
+
+    `bounds`: of what a connection may cost before and between its requests.
 
     Raises UsageError where the TLS files cannot be used.
     """
     import uvicorn
 
+    bounds = bounds or Bounds()
     config = uvicorn.Config(
         app,
         loop="none",
@@ -84,6 +95,7 @@ async def serving(
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=int(end_s),
+        h11_max_incomplete_event_size=bounds.header_nbytes,
     )
     if tls.key:
         tls.read()  # names a file that is not there
@@ -95,7 +107,9 @@ async def serving(
     except (OSError, ssl.SSLError) as error:
         sock.close()
         raise UsageError(f"the TLS files cannot be used: {error}") from error
-    server = _uvicorn(config)
+    # What it warns of are mistakes of strangers, a line each: `Told` counts them.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    server = _uvicorn(config, bounds)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     try:
         yield
@@ -104,13 +118,38 @@ async def serving(
         await task
 
 
-def _uvicorn(config: uvicorn.Config) -> uvicorn.Server:
+def _uvicorn(config: uvicorn.Config, bounds: Bounds) -> uvicorn.Server:
     import uvicorn
 
     class Server(uvicorn.Server):
+        """A server whose connections are accepted by a `Listener`, and within bounds."""
+
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             """Leave signals to this process."""
             yield
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            assert sockets, "it is given its socket"
+            await self.lifespan.startup()
+            kind, loop = guarded(config.http_protocol_class), asyncio.get_running_loop()
+
+            def make() -> Guarded:
+                made: Guarded = kind(
+                    config=config,
+                    server_state=self.server_state,
+                    app_state=self.lifespan.state,
+                    _loop=loop,
+                )
+                return made
+
+            self.servers = []
+            self._listener = Listener(sockets[0], make, config.ssl, bounds)
+            self._listener.begin()
+            self.started = True
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            self._listener.close()
+            await super().shutdown(sockets)
 
     return Server(config)

@@ -27,7 +27,7 @@ from .openapi import openapi
 from .watch import COMMENT_S, RETRY_MS, Watches
 
 _LINES, _MOST_LINES = 500, 20_000
-_MOST_BODY = 1 << 14
+_MOST_BODY, _BODY_S = 1 << 14, 10.0  # of an action
 _ROLES = ("master", "worker", "server", "teacher")
 
 
@@ -35,7 +35,7 @@ class Dashboard:
     """The application of one place of jobs: `asgi` is what a server calls.
 
     `hosts`: names by which it is asked, beside loopback's; `cookie`: the name of the token's;
-    `prices`: a file by which the cost of a job is told.
+    `prices`: a file by which the cost of a job is told; `body_s`: for an action to be there.
     """
 
     def __init__(
@@ -47,9 +47,10 @@ class Dashboard:
         prices: str = "",
         hosts: tuple[str, ...] = (),
         cookie: str = "edl",
+        body_s: float = _BODY_S,
     ) -> None:
         self._jobs = jobs
-        self._actions = actions
+        self._actions, self._body_s = actions, body_s
         self._watches = Watches(jobs, Asides(jobs, prices), actions.on)
         self._list = JobList(jobs)
         table: dict[str, Callable[[Request], Any]] = {
@@ -122,11 +123,15 @@ class Dashboard:
         return PlainTextResponse(await asyncio.to_thread(read))
 
     async def act(self, request: Request) -> Response:
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > _MOST_BODY:
-                return _told({"error": "An action is a few words of JSON."}, 413)
+        try:
+            async with asyncio.timeout(self._body_s):
+                body = b""
+                async for part in request.stream():
+                    body += part
+                    if len(body) > _MOST_BODY:
+                        return _told({"error": "An action is a few words of JSON."}, 413)
+        except TimeoutError:
+            return _told({"error": f"The action was not there in {self._body_s:g} s."}, 408)
         try:
             asked = json.loads(body)
         except ValueError:

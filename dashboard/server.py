@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import re
 import signal
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from ..common import web
 from ..common.errors import UsageError
 from ..common.listen import is_loopback, joined
+from ..common.process import allow_many_files
 from ..common.web import Tls
 from ..jobs.job import Jobs
 from .actions import Actions
@@ -69,7 +69,7 @@ def serve(
 
     Raises UsageError where it cannot listen.
     """
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    allow_many_files()
     with asyncio.Runner(loop_factory=web.loop_factory()) as runner:
         runner.run(_serve(jobs, job, place, actions, say, prices))
 

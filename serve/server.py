@@ -25,7 +25,7 @@ from ..common import web
 from ..common.errors import EdlError, UsageError
 from ..common.extras import install
 from ..common.listen import is_loopback, joined
-from ..common.process import leave
+from ..common.process import allow_many_files, leave
 from ..common.web import Tls
 from .batcher import Rules
 from .kserve.asking import Asking
@@ -94,7 +94,7 @@ def serve(
     `say` is told where, once all models answer. Raises EdlError: a model that is not there.
     """
     check_installed()
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    allow_many_files()
     sys.setswitchinterval(_SWITCH_S)
     server = _Server(bringers, place, terms, say)
     with asyncio.Runner(loop_factory=web.loop_factory()) as runner:

@@ -324,3 +324,13 @@ def test_the_list_of_jobs_is_a_stream_too():
 
     (first,) = asyncio.run(run())
     assert first.startswith("event: jobs\ndata: ")
+
+
+def test_an_action_that_does_not_come_is_given_up():
+    of = Dashboard(FakeJobs(), TOKEN, Actions(True), body_s=0.01)
+    given = [HOST, COOKIE, ("x-edl-csrf", of.asgi.csrf)]
+
+    reply = asyncio.run(
+        asgi.ask(of.asgi, "POST", "/api/jobs/demo/actions", [b"{"], given, stalls=True)
+    )
+    assert (408, []) == (reply.status, of._jobs.job.done)
