@@ -8,6 +8,7 @@ the health service that a kubelet asks (rpc.serve_health).
 from __future__ import annotations
 
 import contextlib
+import io
 import ipaddress
 import os
 import socket
@@ -28,8 +29,9 @@ HOST_VARIABLE = "EDL_HOST"
 HEALTH_PORT_VARIABLE = "EDL_HEALTH_PORT"
 METRICS_PORT_VARIABLE = "EDL_METRICS_PORT"
 _METRICS_CONNECTIONS = 32  # at a time; a scraper needs one
-_METRICS_S = 10.0  # of silence
 _CALL_S = 1.0  # to oneself: it is there at once, or never
+_METRICS_S = 10.0  # for a request, and of silence
+_HEADER_NBYTES = 64 << 10
 ANY_PORTS = {HEALTH_PORT_VARIABLE: "", METRICS_PORT_VARIABLE: ""}  # one port is of one process
 
 
@@ -161,6 +163,41 @@ def hang_up(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
+class _Header(io.RawIOBase):
+    """A request's header on its way: of so many bytes, whole within so many seconds."""
+
+    def __init__(self, sock: socket.socket, within_s: float) -> None:
+        self._sock, self._until = sock, time.monotonic() + within_s
+        self._left = _HEADER_NBYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the header was not there in time")
+        before = self._sock.gettimeout()
+        self._sock.settimeout(left_s)
+        try:
+            count = self._sock.recv_into(buffer)
+        finally:
+            self._sock.settimeout(before)
+        self._left -= count
+        if self._left < 0:
+            raise ConnectionAbortedError(f"the header has more than {_HEADER_NBYTES} bytes")
+        return count
+
+
+def header_of(sock: socket.socket, within_s: float) -> io.BufferedReader:
+    """Return what reads the one request of a connection, which has no body.
+
+    It raises OSError where the header has more than 64 KiB, or is not whole within `within_s`; by
+    a socket's timeout alone it may come a byte at a time, for ever.
+    """
+    return io.BufferedReader(_Header(sock, within_s))
+
+
 def serve_metrics(registry: CollectorRegistry | None = None) -> tuple[WSGIServer, str]:
     """Serve /metrics; the server and its address. Raises UsageError where the port is taken.
 
@@ -176,6 +213,11 @@ def serve_metrics(registry: CollectorRegistry | None = None) -> tuple[WSGIServer
 
     class Handler(WSGIRequestHandler):
         timeout = _METRICS_S
+
+        def setup(self) -> None:
+            super().setup()
+            self.rfile.close()
+            self.rfile = header_of(self.connection, _METRICS_S)
 
         def log_message(self, format: str, *arguments: Any) -> None:
             """Write nothing: nobody reads it."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..common import rpc
 from ..common.identity import job_identity
-from ..common.listen import own_host
+from ..common.listen import header_of, own_host
 from ..common.process import end_at_sigterm, end_with
 from ..jobs import transfer
 from .names import FILES_PORT
@@ -23,6 +23,7 @@ from .pods import JOB_DIR
 
 _IDLE_S = 120.0  # nobody asks for so long: it ends
 _SLOW_S = 60.0  # of a reader
+_ASKING_S = 10.0  # of a handshake and a request: meanwhile nobody else is answered
 
 
 class Server(http.server.HTTPServer):
@@ -48,6 +49,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     server: Server
     timeout = _SLOW_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = header_of(self.connection, _ASKING_S)
 
     def do_GET(self) -> None:
         secret = self.path.strip("/").encode()

@@ -1,5 +1,6 @@
 """The addresses where a process listens, by EDL_HOST and fixed ports, and what others are told."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -140,6 +141,36 @@ def test_a_metrics_connection_that_says_nothing_is_ended(monkeypatch):
 
     with socket.create_connection((host, int(port)), 30) as idle:
         ended = idle.recv(1)
+    server.shutdown()
+    server.server_close()
+
+    assert b"" == ended
+
+
+def test_a_header_of_the_metrics_is_bounded_however_it_comes(monkeypatch):
+    """A byte now and then is no silence, and http.server takes a hundred lines of 64 KiB."""
+    monkeypatch.delenv("EDL_METRICS_PORT", raising=False)
+    server, address = listen.serve_metrics(CollectorRegistry())
+    host, _, port = address.rpartition(":")
+
+    with socket.create_connection((host, int(port)), 30) as large:
+        with contextlib.suppress(ConnectionError):
+            large.sendall(b"GET /metrics HTTP/1.1\r\n" + b"x: " + b"y" * 60_000 + b"\r\n")
+            large.sendall(b"x: " + b"y" * 60_000 + b"\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert b"" == large.recv(1)
+    monkeypatch.setattr(listen, "_METRICS_S", 0.1)
+    with socket.create_connection((host, int(port)), 30) as slow:
+        slow.settimeout(0.01)
+        ended = None
+        while ended is None:
+            try:
+                slow.sendall(b"G")
+                ended = slow.recv(1)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                ended = b""
     server.shutdown()
     server.server_close()
 
