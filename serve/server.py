@@ -27,10 +27,11 @@ from ..common.extras import install
 from ..common.listen import is_loopback, joined
 from ..common.process import allow_many_files, leave
 from ..common.web import Tls
+from ..common.web_connections import most_connections
 from .batcher import Rules
 from .kserve.asking import Asking
 from .kserve.http import App, Limits
-from .kserve.rpc import Service, TokenCheck
+from .kserve.rpc import Service, TokenCheck, bounds
 from .repository import Repository
 from .sources import Bringer
 
@@ -192,11 +193,7 @@ class _Server:
         place = self._place
         server = grpc.aio.server(
             interceptors=[TokenCheck(place.token)] if place.token else [],
-            options=[
-                ("grpc.max_receive_message_length", self._terms.limits.body_nbytes),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),
-            ],
+            options=bounds(self._terms.limits.body_nbytes, most_connections() // 2),
         )
         server.add_generic_rpc_handlers((Service(asking).handler(),))
         where = joined(place.host, place.grpc_port)

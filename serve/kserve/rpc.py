@@ -24,6 +24,23 @@ _OPEN = {f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady"}  # to a kubelet, w
 _REFUSED = "the token is missing or wrong: send the metadata authorization: Bearer TOKEN"
 
 
+def bounds(
+    body_nbytes: int, connections: int, *, begin_s: float = 10.0, idle_s: float = 60.0
+) -> list[tuple[str, int]]:
+    """Return the options of a server: the largest message, and what connections may cost.
+
+    `begin_s`: for a handshake; `idle_s`: without a call, after which a client connects anew.
+    """
+    return [
+        ("grpc.max_receive_message_length", body_nbytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", connections),
+        ("grpc.server_handshake_timeout_ms", int(begin_s * 1000)),
+        ("grpc.max_connection_idle_ms", int(idle_s * 1000)),
+    ]
+
+
 class Service:
     """The calls of the protocol."""
 

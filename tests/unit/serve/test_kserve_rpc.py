@@ -9,7 +9,7 @@ from tools.served import FAR_S, Adding
 
 from edl.proto import kserve_pb2 as pb
 from edl.serve.kserve.asking import Asking
-from edl.serve.kserve.rpc import SERVICE, Service, TokenCheck
+from edl.serve.kserve.rpc import SERVICE, Service, TokenCheck, bounds
 from edl.serve.repository import Repository
 
 
@@ -118,3 +118,27 @@ def test_who_has_no_token_is_refused_but_for_health(method, metadata, passes):
         with pytest.raises(Aborted) as aborted:
             asyncio.run(found.stream_stream(None, Context()))
         assert grpc.StatusCode.UNAUTHENTICATED == aborted.value.args[0]
+
+
+def test_connections_of_strangers_are_few_and_end_by_themselves():
+    """Over real sockets: two of them wait for a handshake that does not come, more have no room."""
+
+    async def strangers():
+        server = grpc.aio.server(options=bounds(1 << 20, 2, begin_s=0.2))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.add_generic_rpc_handlers((Service(Asking(Repository(), FAR_S)).handler(),))
+        await server.start()
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        async with asyncio.timeout(FAR_S):
+            ended = [await reader.read() for reader, _ in silent]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary(f"/{SERVICE}/ServerLive")
+            reply = await call(b"", timeout=FAR_S, wait_for_ready=True)
+        for _, writer in silent:
+            writer.close()
+        await server.stop(0)
+        return ended, pb.HealthReply.FromString(reply).is_so
+
+    (first, second, *others), is_live = asyncio.run(strangers())
+    assert ([b""] * 3, True) == (others, is_live)
+    assert all(b"handshake timeout" in each for each in (first, second))
