@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .refused import Refused, Why
-from .tensors import Arrays, Question, datatype_of
+from .tensors import AT_ONCE, Arrays, Question, datatype_of, pieces
 
 _ENCODED = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -22,6 +22,11 @@ def chosen(outputs: Arrays, question: Question) -> Arrays:
     return {name: outputs[name] for name in question.wanted}
 
 
+def is_large(outputs: Arrays) -> bool:
+    """Tell whether an event loop must not write these."""
+    return sum(array.size for array in outputs.values()) > AT_ONCE
+
+
 def as_http(
     outputs: Arrays, question: Question, model: str, version: str
 ) -> tuple[bytes, list[Any]]:
@@ -29,7 +34,7 @@ def as_http(
 
     Raises Refused where JSON cannot hold a value.
     """
-    told: list[dict[str, Any]] = []
+    told: list[str] = []
     bodies: list[Any] = []
     for name, array in chosen(outputs, question).items():
         tensor: dict[str, Any] = {
@@ -37,32 +42,33 @@ def as_http(
             "datatype": datatype_of(array),
             "shape": list(array.shape),
         }
-        told.append(tensor)
         if question.wanted.get(name, question.raw):
             body = packed(array)
             tensor["parameters"] = {"binary_data_size": len(body)}
             bodies.append(body)
+            told.append(_ENCODED(tensor))
         else:
-            tensor["data"] = _values(array)
+            values = ",".join(_values(piece) for piece in pieces(array.reshape(-1)))
+            told.append(f'{_ENCODED(tensor)[:-1]},"data":[{values}]}}')
     head: dict[str, Any] = {"model_name": model, "model_version": version}
     if question.id:
         head["id"] = question.id
-    head["outputs"] = told
+    return f'{_ENCODED(head)[:-1]},"outputs":[{",".join(told)}]}}'.encode(), bodies
+
+
+def _values(flat: NDArray[Any]) -> str:
+    """Return the JSON of values, without the brackets. Raises Refused."""
+    values: list[Any] = flat.tolist()
+    if flat.dtype.kind in "SUO":
+        values = [e.decode(errors="replace") if isinstance(e, bytes) else e for e in values]
     try:
-        return _ENCODED(head).encode(), bodies
+        return _ENCODED(values)[1:-1]
     except ValueError as error:
         raise Refused(
             Why.INVALID,
             "an output is NaN or infinite, which JSON has not: ask for bytes "
             '(parameters: {"binary_data_output": true})',
         ) from error
-
-
-def _values(array: NDArray[Any]) -> list[Any]:
-    flat: list[Any] = array.reshape(-1).tolist()
-    if array.dtype.kind in "SUO":
-        return [each.decode(errors="replace") if isinstance(each, bytes) else each for each in flat]
-    return flat
 
 
 def packed(array: NDArray[Any]) -> bytes:

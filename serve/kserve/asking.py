@@ -32,10 +32,13 @@ class Asking:
         self.repository = repository
         self._timeout_s, self._version = timeout_s, version
 
-    async def infer(self, name: str, version: str, read: Read) -> tuple[Question, Arrays, str]:
+    async def infer(
+        self, name: str, version: str, read: Read, *, large: bool = False
+    ) -> tuple[Question, Arrays, str]:
         """Return a question, its answer and the version that has answered. Raises Refused.
 
-        `read` returns the question, of a model of these inputs and outputs.
+        `read` returns the question, of a model of these inputs and outputs; one that is `large` is
+        read by another thread.
         """
         model = self.repository.model(name)
         began = time.perf_counter()
@@ -45,7 +48,11 @@ class Asking:
             said = held.version
             with contextlib.ExitStack() as undo:
                 undo.callback(model.release, held)
-                question = read(held.served.inputs, held.served.outputs)
+                columns = held.served.inputs, held.served.outputs
+                if large:
+                    question = await asyncio.to_thread(read, *columns)
+                else:
+                    question = read(*columns)
                 undo.pop_all()
             answer = await self._answer(model, held, question)
             outcome = ANSWERED

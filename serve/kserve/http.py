@@ -132,8 +132,13 @@ class App:
             name,
             version,
             lambda inputs, outputs: tensors.from_http(body, json_nbytes, inputs, outputs),
+            large=len(body) > tensors.LARGE_NBYTES,
         )
-        head, bodies = answers.as_http(answer, question, name, version)
+        told = answer, question, name, version
+        if answers.is_large(answer):
+            head, bodies = await asyncio.to_thread(answers.as_http, *told)
+        else:
+            head, bodies = answers.as_http(*told)
         if not bodies:
             await _send(send, 200, _JSON, head)
             return

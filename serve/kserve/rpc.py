@@ -5,6 +5,7 @@ With a token, whoever comes without it is refused before a message of his is tak
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,6 +19,7 @@ from ...proto import kserve_pb2 as pb
 from . import answers, tensors
 from .asking import Asking
 from .refused import Refused
+from .tensors import Arrays
 
 SERVICE = "inference.GRPCInferenceService"
 _OPEN = {f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady"}  # to a kubelet, which has no token
@@ -88,18 +90,25 @@ class Service:
             asked.model_name,
             asked.model_version,
             lambda inputs, outputs: tensors.from_message(asked, inputs, outputs),
+            large=asked.ByteSize() > tensors.LARGE_NBYTES,
         )
         outputs = answers.chosen(answer, question)
-        return pb.InferReply(
-            model_name=asked.model_name,
-            model_version=version,
-            id=asked.id,
-            outputs=[
-                pb.InferTensor(name=name, datatype=tensors.datatype_of(each), shape=each.shape)
-                for name, each in outputs.items()
-            ],
-            raw_output_contents=[answers.packed(each) for each in outputs.values()],
-        )
+        if answers.is_large(outputs):
+            return await asyncio.to_thread(_reply, asked, version, outputs)
+        return _reply(asked, version, outputs)
+
+
+def _reply(asked: pb.InferRequest, version: str, outputs: Arrays) -> pb.InferReply:
+    return pb.InferReply(
+        model_name=asked.model_name,
+        model_version=version,
+        id=asked.id,
+        outputs=[
+            pb.InferTensor(name=name, datatype=tensors.datatype_of(each), shape=each.shape)
+            for name, each in outputs.items()
+        ],
+        raw_output_contents=[answers.packed(each) for each in outputs.values()],
+    )
 
 
 def _handler(

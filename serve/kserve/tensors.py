@@ -8,11 +8,12 @@ BYTES are arrays of objects, which are Python's bytes.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ from ..servable import Column
 from .refused import Refused, Why
 
 MOST_ROWS = 1 << 20  # of a request
+LARGE_NBYTES = 256 << 10  # of a request, from which on an event loop must not read it
+AT_ONCE = 1 << 14  # values that C may convert while no other thread runs: some milliseconds
 _BYTES = "BYTES"
 _KINDS: dict[str, set[type]] = {"b": {bool}, "u": {int}, "i": {int}, "f": {int, float}}
 
@@ -50,6 +53,15 @@ def datatype_of(array: NDArray[Any]) -> str:
     if array.dtype.kind in "SUO":
         return _BYTES
     return DATATYPES.get(array.dtype.newbyteorder("<"), "")
+
+
+def pieces(values: Any) -> Iterator[Any]:
+    """Give out a sequence in pieces, between which another thread may run."""
+    if len(values) <= AT_ONCE:
+        yield values
+        return
+    for start in range(0, len(values), AT_ONCE):
+        yield values[start : start + AT_ONCE]
 
 
 def described(column: Column) -> str:
@@ -101,7 +113,7 @@ def from_http(
 def _parsed(head: bytes) -> dict[str, Any]:
     """Return a request, whose inputs have what all have. Raises Refused."""
     try:
-        told: dict[str, Any] = foreign.parse(head)
+        told: dict[str, Any] = foreign.parse(head, yields=len(head) > LARGE_NBYTES)
         # By hand: `must_be` on some ten inputs takes longer than all the rest of a small request.
         if type(told) is not dict or not _is_plain(told.get("inputs")):
             foreign.must_be(told, {"inputs": [{"name": str, "datatype": str, "shape": list}]})
@@ -152,8 +164,10 @@ def from_message(message: Any, columns: Sequence[Column], outputs: Sequence[Colu
         if bodies:
             found[column.name] = _packed(column, sizes, memoryview(bodies[place]))
         else:
-            values = list(getattr(tensor.contents, _CONTENTS[column.datatype], ()))
-            found[column.name] = _listed(column, sizes, values)
+            contents = getattr(tensor.contents, _CONTENTS[column.datatype], ())
+            found[column.name] = _listed(
+                column, sizes, list(itertools.chain.from_iterable(pieces(contents)))
+            )
     _all_there(found, columns)
     asked = [each.name for each in message.outputs]
     _known_outputs(asked, outputs)
@@ -230,7 +244,9 @@ def _listed(column: Column, sizes: tuple[int, ...], values: Any) -> NDArray[Any]
     if column.datatype == _BYTES:
         return _texts(column, sizes, flat)
     dtype = DTYPES[column.datatype]
-    kinds = set(map(type, flat))
+    kinds = set[type]()
+    for piece in pieces(flat):
+        kinds.update(map(type, piece))
     if dtype.kind == "f" and type(None) in kinds:  # JSON has no NaN
         flat = [math.nan if each is None else each for each in flat]
         kinds.discard(type(None))
@@ -242,10 +258,9 @@ def _listed(column: Column, sizes: tuple[int, ...], values: Any) -> NDArray[Any]
             f"{json.dumps(strange)[:40]}{instead}"
         )
     try:
-        if dtype.kind != "f":
-            return np.array(flat, dtype).reshape(sizes)
-        with np.errstate(over="ignore"):
-            return np.array(flat, dtype).reshape(sizes)
+        with np.errstate(over="ignore") if dtype.kind == "f" else contextlib.nullcontext():
+            found = [np.array(piece, dtype) for piece in pieces(flat)]
+        return (found[0] if len(found) == 1 else np.concatenate(found)).reshape(sizes)
     except OverflowError as error:
         raise _invalid(
             f"the input {column.name!r} has a value that {column.datatype} cannot hold: {error}"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import threading
+import time
 
 import pytest
 
@@ -166,3 +169,39 @@ def test_a_jobs_folder_that_says_nonsense_is_one_sentence(tmp_path, text):
             can_go_on(tmp_path)
         with pytest.raises(UsageError, match=r"settings\.json is not of this version"):
             JobSettings.of_job(tmp_path)
+
+
+def test_json_is_parsed_alike_where_others_may_run_meanwhile():
+    text = '{"a": [1, -2, 3.5, 1e400, 12345678901234567890, NaN, true, null, "7"], "b": 1.0}'
+
+    at_once, yielding = foreign.parse(text), foreign.parse(text, yields=True)
+    assert repr(at_once) == repr(yielding)
+    for bad in ("[" * 100_000, "[1, 2", "[1 2]", f"[{'1' * 5000}]"):
+        with pytest.raises(ValueError, match=r"."):
+            foreign.parse(bad, yields=True)
+
+
+def test_other_threads_run_while_large_json_is_parsed():
+    """json's C code keeps the lock: a ticking thread stands still to its end."""
+    text = json.dumps([0.5] * 300_000)
+    over, ticks = threading.Event(), []
+
+    def tick():
+        while not over.is_set():
+            ticks.append(0)
+            time.sleep(0)  # gives the lock away, and asks for it again
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    ticking = threading.Thread(target=tick)
+    try:
+        ticking.start()
+        before = len(ticks)
+        foreign.parse(text, yields=True)
+        after = len(ticks)
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        ticking.join()
+
+    assert after - before > 10

@@ -256,3 +256,36 @@ def test_the_outputs_that_are_asked_for_come_in_that_order_each_as_it_was_asked_
         {"name": "sum", "datatype": "FP32", "shape": [1], "data": [1.0]},
     ] == told["outputs"]
     assert [b"\x02\0\0\0\xc3\xa9"] == bodies
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "INT8", "BYTES"])
+def test_what_is_read_and_written_in_pieces_is_what_it_is_at_once(datatype, monkeypatch):
+    column = Column("v", datatype, (2,))
+    told = tensor(
+        column, (3, 2), ["a", "ü", "", "b", "c", "d"] if datatype == "BYTES" else [*range(6)]
+    )
+    at_once = tensors.from_http(*body(told), [column], []).inputs["v"]
+    question = tensors.Question({}, 3, {}, False, "")
+    written, _ = answers.as_http({"v": at_once}, question, "m", "1")
+
+    monkeypatch.setattr(tensors, "AT_ONCE", 4)
+    message = pb.InferRequest(model_name="m")
+    sent = message.inputs.add(name="v", datatype=datatype, shape=(3, 2))
+    fields = {"FP32": "fp32_contents", "INT8": "int_contents", "BYTES": "bytes_contents"}
+    getattr(sent.contents, fields[datatype]).extend(at_once.reshape(-1).tolist())
+    pieces = tensors.from_http(*body(told), [column], []).inputs["v"]
+    of_message = tensors.from_message(message, [column], []).inputs["v"]
+
+    assert at_once.tolist() == pieces.tolist() == of_message.tolist()
+    assert at_once.dtype == pieces.dtype == of_message.dtype
+    assert json.loads(written)["outputs"][0] == told
+    assert written == answers.as_http({"v": pieces}, question, "m", "1")[0]
+
+
+def test_a_value_that_is_none_is_found_in_whatever_piece_it_is(monkeypatch):
+    monkeypatch.setattr(tensors, "AT_ONCE", 4)
+
+    with pytest.raises(Refused, match=r"'x' of FP32 has the value \"x\""):
+        read(tensor(shape=(3, 2), data=[1, 2, 3, 4, 5, "x"]))
+    with pytest.raises(Refused, match="has a value that INT8 cannot hold"):
+        read(tensor(DAY, (6,), [1, 2, 3, 4, 5, 128]), columns=(DAY,))

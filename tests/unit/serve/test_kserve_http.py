@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import functools
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from tools import asgi
 from tools.served import FAR_S, Adding, asked
 
 from edl.serve.batcher import Rules
+from edl.serve.kserve import answers, tensors
 from edl.serve.kserve.asking import Asking
 from edl.serve.kserve.http import App, Limits
 from edl.serve.repository import Repository
@@ -182,6 +185,35 @@ def test_a_body_may_come_in_pieces_and_one_that_never_ends_is_given_up():
         stalled = ask("POST", INFER, [text[:9]], stalls=True)
 
     assert (200, 408) == (whole.status, stalled.status)
+
+
+def test_a_body_without_the_token_is_not_waited_for():
+    with serving(token="secret") as (_, ask):
+        reply = ask("POST", INFER, [b"{"], stalls=True)
+
+    assert 401 == reply.status
+
+
+def test_a_large_request_and_a_large_answer_are_read_and_written_beside_the_loop(monkeypatch):
+    monkeypatch.setattr(tensors, "LARGE_NBYTES", 1000)
+    monkeypatch.setattr(answers, "AT_ONCE", 100)
+    threads = []
+
+    def noted(of, *given):
+        threads.append(threading.current_thread() is threading.main_thread())
+        return of(*given)
+
+    for module, name in ((tensors, "from_http"), (answers, "as_http")):
+        of = getattr(module, name)
+        monkeypatch.setattr(module, name, functools.partial(noted, of))
+    with serving() as (_, ask):
+        replies = [ask("POST", INFER, [request(rows)]) for rows in (1, 200)]
+
+    assert [200, 200] == [reply.status for reply in replies]
+    assert [True, True, False, False] == threads
+    assert asked(200)["x"].sum(axis=1).tolist() == [
+        value - 1 for value in replies[1].told["outputs"][0]["data"]
+    ]
 
 
 def test_a_compressed_body_is_refused_with_a_word():
