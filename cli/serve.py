@@ -65,6 +65,9 @@ def _seconds(name: str, default: float, text: str) -> Callable[[Function], Funct
 @click.option("--no_checksums", is_flag=True, help="Compare sizes of files only: opens sooner.")
 @_count("--versions", 1, "Versions of a model that may be asked.")
 @_seconds("--watch_s", 5.0, "Look for newer versions so often; 0: never.")
+@_seconds(
+    "--max_age_s", 0.0, "Ready while what --follow serves was written within so long; 0: whenever."
+)
 @_count("--batch_size", 256, "Most rows of a batch.")
 @_seconds("--queue_delay_s", 0.0, "How long a batch that is not full waits for more.")
 @_count("--max_queued", 1 << 14, "Rows that may wait.")
@@ -114,6 +117,11 @@ def serve(
     """
     if not models and not more and not follow:
         raise UsageError("Name what is to be served: a job, a checkpoint, or a folder of them.")
+    if given["max_age_s"] and not follow:
+        raise UsageError(
+            "--max_age_s is of jobs that are followed: name one (--follow NAME=FOLDER), or leave "
+            "it out."
+        )
     if given["as_objects"]:
         click.echo(_as_yaml((*models, *more), follow, given), nl=False)
         return
@@ -164,7 +172,14 @@ def _followed(follow: Sequence[str], given: dict[str, Any]) -> list[Bringer]:
     options = _options(given)
     period_s = min(given["watch_s"] or _FOLLOWED_S, _FOLLOWED_S)
     return [
-        Following(*named(each), options, period_s=period_s, first_s=_FIRST_S) for each in follow
+        Following(
+            *named(each),
+            options,
+            period_s=period_s,
+            first_s=_FIRST_S,
+            max_age_s=given["max_age_s"],
+        )
+        for each in follow
     ]
 
 

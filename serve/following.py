@@ -21,13 +21,22 @@ class Following:
     """A Bringer of generations, by a thread of its own."""
 
     def __init__(
-        self, name: str, where: str, options: Options, *, period_s: float, first_s: float
+        self,
+        name: str,
+        where: str,
+        options: Options,
+        *,
+        period_s: float,
+        first_s: float,
+        max_age_s: float = 0.0,
     ) -> None:
         """`where`: what the job has as --delta_dir. `first_s`: to wait for its first base.
 
+        `max_age_s`: of the cut that answers, for the model to be ready; 0: any.
+
         Raises UsageError where there is no such kind of folder.
         """
-        self.name, self._where = name, where
+        self.name, self.max_age_s, self._where = name, max_age_s, where
         self._options, self._first_s = options, first_s
         self._opener = CheckpointOpener(options)
         self._models: tuple[object, LiveModels] | None = None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,10 +22,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         own: dict[str, Any] = {"registry": self.registry}
         self.requests = Counter(
-            "edl_serve_requests",
-            "Requests by how they ended.",
-            ["model", "version", "outcome"],
-            **own,
+            "edl_serve_requests", "Requests by how they ended.", ["model", "outcome"], **own
         )
         self.seconds = Histogram(
             "edl_serve_request_seconds",
@@ -43,37 +38,38 @@ class Metrics:
             "edl_serve_batch_rows", "Rows of a batch.", ["model"], buckets=_ROWS, **own
         )
         self.queued = Gauge("edl_serve_queued_rows", "Rows that wait.", ["model"], **own)
-        self.ready = Gauge("edl_serve_ready", "1: a whole model answers.", ["model"], **own)
+        self.ready = Gauge(
+            "edl_serve_ready", "1: a whole model answers, and is fresh enough.", ["model"], **own
+        )
         self.swaps = Counter("edl_serve_swaps", "Versions that were begun with.", ["model"], **own)
         self.failures = Counter(
             "edl_serve_load_failures", "Versions that could not be opened.", ["model"], **own
         )
         self.version = Gauge(
-            "edl_serve_version",
-            "1: the version that answers by default.",
-            ["model", "version"],
-            **own,
+            "edl_serve_version", "The version that answers by default.", ["model"], **own
         )
         self.age = Gauge(
             "edl_serve_cut_age_seconds", "Since what answers was written.", ["model"], **own
         )
 
-    def of(self, model: str, queued: Callable[[], float], about: Callable[[], Any]) -> ModelMetrics:
-        """Return the counts of a model. `about`: of what answers by default, or None."""
+    def of(
+        self,
+        model: str,
+        *,
+        queued: Callable[[], float],
+        ready: Callable[[], float],
+        version: Callable[[], float],
+        age: Callable[[], float],
+    ) -> ModelMetrics:
+        """Return the counts of a model; the arguments tell what is so now.
+
+        No label is a version: of a job that is followed there are thousands a day.
+        """
         self.queued.labels(model).set_function(queued)
-        self.ready.labels(model).set_function(lambda: float(about() is not None))
-        self.age.labels(model).set_function(lambda: _age(about() or {}))
+        self.ready.labels(model).set_function(ready)
+        self.version.labels(model).set_function(version)
+        self.age.labels(model).set_function(age)
         return ModelMetrics(self, model)
-
-
-def _age(about: dict[str, Any]) -> float:
-    try:
-        created = datetime.datetime.fromisoformat(str(about.get("created", "")))
-    except ValueError:
-        return float("nan")
-    if created.tzinfo is None:
-        created = created.replace(tzinfo=datetime.UTC)
-    return max(0.0, time.time() - created.timestamp())
 
 
 class ModelMetrics:
@@ -86,14 +82,13 @@ class ModelMetrics:
         self._batches = all_.batches.labels(model)
         self._swaps = all_.swaps.labels(model)
         self._failures = all_.failures.labels(model)
-        self._outcomes: dict[tuple[str, str], Counter] = {}
+        self._outcomes: dict[str, Counter] = {}
 
-    def ended(self, version: str, outcome: str, took_s: float) -> None:
+    def ended(self, outcome: str, took_s: float) -> None:
         """Count a request."""
-        key = version, outcome
-        counter = self._outcomes.get(key)
+        counter = self._outcomes.get(outcome)
         if counter is None:
-            counter = self._outcomes[key] = self._all.requests.labels(self._model, *key)
+            counter = self._outcomes[outcome] = self._all.requests.labels(self._model, outcome)
         counter.inc()
         self._seconds.observe(took_s)
 
@@ -102,11 +97,8 @@ class ModelMetrics:
         self._batches.observe(rows)
         self._computing.observe(took_s)
 
-    def swapped(self, before: str, now: str) -> None:
+    def swapped(self) -> None:
         """Count a version that answers from now on."""
-        if before:
-            self._all.version.labels(self._model, before).set(0)
-        self._all.version.labels(self._model, now).set(1)
         self._swaps.inc()
 
     def failed(self) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from ..common.errors import UsageError
+from . import freshness
 from .batcher import Asked, Batcher, Rules
 from .kserve.refused import Refused, Why
 from .kserve.tensors import Arrays
@@ -30,17 +33,43 @@ _WARMED = 3  # calls: the first ones of a model take long
 class Model:
     """A model by its name, in all its versions. Any thread may call."""
 
-    def __init__(self, name: str, rules: Rules, keep: int, metrics: Metrics) -> None:
-        self.name = name
+    def __init__(
+        self,
+        name: str,
+        rules: Rules,
+        keep: int,
+        metrics: Metrics,
+        *,
+        max_age_s: float = 0.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`max_age_s`: of what answers, to be ready; 0: any. `now`: seconds since 1970."""
+        self.name, self._max_age_s, self._now = name, max_age_s, now
         self._lock = threading.Lock()
         self._versions = Versions[Servable](name, keep)
-        self.metrics = metrics.of(name, lambda: self._batcher.queued, self.about)
+        self.metrics = metrics.of(
+            name,
+            queued=lambda: self._batcher.queued,
+            ready=lambda: float(not self.unready()),
+            version=self._number,
+            age=lambda: freshness.age_s(self.about() or {}, self._now()),
+        )
         self._batcher = Batcher(name, rules, watched=self.metrics)
 
-    @property
-    def is_ready(self) -> bool:
-        """Tell whether a whole model answers."""
-        return self._versions.newest is not None
+    def unready(self) -> str:
+        """Return why the model is not ready; "": a whole one answers, and is fresh enough."""
+        about = self.about()
+        if about is None:
+            return f"the model {self.name!r} is not there yet: it is being loaded"
+        return freshness.too_old(self.name, about, self._max_age_s, self._now())
+
+    def _number(self) -> float:
+        """Return the newest version as a number; NaN: there is none, or it is no number."""
+        newest = self._versions.newest
+        try:
+            return float(newest.version) if newest is not None else math.nan
+        except ValueError:
+            return math.nan
 
     def about(self) -> dict[str, Any] | None:
         """Return what the one that answers by default says of itself; None: there is none."""
@@ -100,7 +129,7 @@ class Model:
             newest = self._versions.newest
             closed = self._versions.install(served.version, served)
         before = newest.version if newest is not None else ""
-        self.metrics.swapped(before, served.version)
+        self.metrics.swapped()
         log.info(
             "model=%s -> serves version=%s before=%s", self.name, served.version, before or "none"
         )
@@ -131,10 +160,15 @@ class Repository:
     """All models of a server."""
 
     def __init__(
-        self, rules: Rules | None = None, *, keep: int = 1, metrics: Metrics | None = None
+        self,
+        rules: Rules | None = None,
+        *,
+        keep: int = 1,
+        metrics: Metrics | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Hold no model yet. `keep`: versions of each that may be asked."""
-        self._rules, self._keep = rules or Rules(), keep
+        self._rules, self._keep, self._now = rules or Rules(), keep, now
         self.metrics = metrics or Metrics()
         self._models: dict[str, Model] = {}
         self.is_ending = False
@@ -143,14 +177,18 @@ class Repository:
     def names(self) -> list[str]:
         return list(self._models)
 
-    @property
-    def is_ready(self) -> bool:
-        """Tell whether each model answers, and goes on to."""
-        models = self._models.values()
-        return bool(models) and not self.is_ending and all(each.is_ready for each in models)
+    def unready(self) -> str:
+        """Return why not each model answers, fresh enough, and goes on to; "": it does."""
+        if self.is_ending:
+            return "the server is ending"
+        found = (why for each in self._models.values() if (why := each.unready()))
+        return next(found, "" if self._models else "there is no model yet")
 
-    def add(self, name: str) -> Model:
-        """Announce a model that is to come. Raises UsageError for a name that is none."""
+    def add(self, name: str, max_age_s: float = 0.0) -> Model:
+        """Announce a model that is to come. Raises UsageError for a name that is none.
+
+        `max_age_s`: of what answers, for the model to be ready; 0: any.
+        """
         if not _NAME.fullmatch(name):
             raise UsageError(
                 f"{name!r} cannot be a model's name: use letters, digits, '.', '_' and '-' "
@@ -158,7 +196,9 @@ class Repository:
             )
         if name in self._models:
             raise UsageError(f"Two models are named {name!r}: give one another name (NAME=PATH).")
-        self._models[name] = Model(name, self._rules, self._keep, self.metrics)
+        self._models[name] = Model(
+            name, self._rules, self._keep, self.metrics, max_age_s=max_age_s, now=self._now
+        )
         return self._models[name]
 
     def model(self, name: str) -> Model:

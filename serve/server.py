@@ -111,7 +111,7 @@ class _Server:
         self._bringers, self._place, self._terms, self._say = bringers, place, terms, say
         self._repository = Repository(terms.rules, keep=terms.keep)
         for bringer in bringers:
-            self._repository.add(bringer.name)
+            self._repository.add(bringer.name, bringer.max_age_s)
         self._over = asyncio.Event()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None

@@ -111,6 +111,7 @@ class Bringer(Protocol):
     """A source that brings the versions of a model to a repository. One thread calls."""
 
     name: str
+    max_age_s: float  # of what answers, to be ready; 0: any
 
     def begin(self, repository: Repository) -> None:
         """Bring the first version. Raises EdlError where there is none that is whole."""
@@ -125,6 +126,8 @@ class Bringer(Protocol):
 
 class Watch:
     """A Bringer that looks at a source."""
+
+    max_age_s = 0.0  # it may be long until there is a newer one
 
     def __init__(self, source: Source, keep: int, now: Callable[[], float]) -> None:
         """`keep`: versions of a model that are opened at first; later ones are, each in turn."""

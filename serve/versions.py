@@ -15,6 +15,8 @@ from .kserve.refused import Refused, Why
 
 Served = TypeVar("Served")
 
+_MOST_FAILED = 8  # that are told of: each generation of a job that is followed may be one
+
 
 @dataclass(eq=False)
 class Held(Generic[Served]):
@@ -34,7 +36,7 @@ class Versions(Generic[Served]):
         self._open: list[Held[Served]] = []  # the newest last
         self._retired: set[Held[Served]] = set()
         self._has_ended = False
-        self.failed: dict[str, str] = {}  # versions that could not be opened, and why
+        self.failed: dict[str, str] = {}  # the last versions that could not be opened, and why
         self.swaps = 0
 
     @property
@@ -70,7 +72,10 @@ class Versions(Generic[Served]):
 
     def fail(self, version: str, why: str) -> None:
         """Note that a version could not be opened: all is as it was."""
+        self.failed.pop(version, None)
         self.failed[version] = why
+        for oldest in list(self.failed)[:-_MOST_FAILED]:
+            del self.failed[oldest]
 
     def hold(self, version: str = "") -> Held[Served]:
         """Return a version for a request, which `release` takes back; "": the newest.

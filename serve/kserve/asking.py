@@ -42,7 +42,7 @@ class Asking:
         """
         model = self.repository.model(name)
         began = time.perf_counter()
-        said, outcome = "", "failed"  # no version that is only asked for: it would be a label
+        said, outcome = "", "failed"
         try:
             held = model.hold(version)
             said = held.version
@@ -65,7 +65,7 @@ class Asking:
             outcome = why.name.lower()
             raise Refused(why, str(error)) from error
         finally:
-            model.metrics.ended(said, outcome, time.perf_counter() - began)
+            model.metrics.ended(outcome, time.perf_counter() - began)
         return question, answer, said
 
     async def _answer(self, model: Model, held: Any, question: Question) -> Arrays:
@@ -129,13 +129,13 @@ class Asking:
         finally:
             model.release(held)
 
-    def is_ready(self, name: str, version: str) -> bool:
-        """Tell whether a model answers. Raises Refused where there is no such."""
+    def unready(self, name: str, version: str) -> str:
+        """Return why a model is not ready; "": it is. Raises Refused where there is no such."""
         model = self.repository.model(name)
         try:
             model.release(model.hold(version))
         except Refused as error:
             if error.why is Why.UNKNOWN:
                 raise
-            return False
-        return not self.repository.is_ending
+            return str(error)
+        return "the server is ending" if self.repository.is_ending else model.unready()

@@ -84,8 +84,7 @@ class App:
                 await self._infer(scope["headers"], receive, send, name, version)
             elif verb == "ready":
                 _must_be(method, "GET", path)
-                ready = self._asking.is_ready(name, version)
-                await _say(send, 200 if ready else 503, {"name": name, "ready": ready})
+                await _say_ready(send, self._asking.unready(name, version), {"name": name})
             else:
                 _must_be(method, "GET", path)
                 await _say(send, 200, self._asking.model(name, version))
@@ -105,8 +104,7 @@ class App:
         if path == "/v2/health/live":
             await _say(send, 200, {"live": True})
         elif path == "/v2/health/ready":
-            ready = self._repository.is_ready
-            await _say(send, 200 if ready else 503, {"ready": ready})
+            await _say_ready(send, self._repository.unready(), {})
         elif path == "/metrics":
             from prometheus_client import generate_latest
 
@@ -234,6 +232,14 @@ async def _say(
     send: Send, status: int, told: Mapping[str, Any], more: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
     await _send(send, status, [*_JSON, *more], json.dumps(told).encode())
+
+
+async def _say_ready(send: Send, why_not: str, told: Mapping[str, Any]) -> None:
+    """Tell that something is ready, or why it is not."""
+    if why_not:
+        await _say(send, 503, {**told, "ready": False, "error": why_not})
+    else:
+        await _say(send, 200, {**told, "ready": True})
 
 
 async def _send(

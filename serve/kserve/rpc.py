@@ -64,10 +64,10 @@ class Service:
         )
 
     def _ready(self, _asked: pb.HealthRequest) -> pb.HealthReply:
-        return pb.HealthReply(is_so=self._asking.repository.is_ready)
+        return pb.HealthReply(is_so=not self._asking.repository.unready())
 
     def _model_ready(self, asked: pb.ModelRequest) -> pb.HealthReply:
-        return pb.HealthReply(is_so=self._asking.is_ready(asked.name, asked.version))
+        return pb.HealthReply(is_so=not self._asking.unready(asked.name, asked.version))
 
     def _server(self, _asked: pb.ServerMetadataRequest) -> pb.ServerMetadataReply:
         told = self._asking.server()

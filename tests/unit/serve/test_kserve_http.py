@@ -321,12 +321,11 @@ def test_metrics_count_requests_batches_swaps_and_failures():
         text = ask("GET", "/metrics").body.decode()
 
     for line in (
-        'edl_serve_requests_total{model="adding",outcome="answered",version="2"} 1.0',
-        'edl_serve_requests_total{model="adding",outcome="invalid",version="2"} 1.0',
-        'edl_serve_requests_total{model="adding",outcome="unknown",version=""} 1.0',
+        'edl_serve_requests_total{model="adding",outcome="answered"} 1.0',
+        'edl_serve_requests_total{model="adding",outcome="invalid"} 1.0',
+        'edl_serve_requests_total{model="adding",outcome="unknown"} 1.0',
         'edl_serve_batch_rows_sum{model="adding"} 4.0',
-        'edl_serve_version{model="adding",version="1"} 0.0',
-        'edl_serve_version{model="adding",version="2"} 1.0',
+        'edl_serve_version{model="adding"} 2.0',
         'edl_serve_swaps_total{model="adding"} 2.0',
         'edl_serve_load_failures_total{model="adding"} 1.0',
         'edl_serve_ready{model="adding"} 1.0',

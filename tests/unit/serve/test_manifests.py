@@ -70,6 +70,7 @@ def test_a_secret_brings_token_and_certificate():
         ((MODEL, "--yaml", "--plain", "--resource_request", "cup=1"), "is no resource"),
         ((MODEL, "--replicas", "2"), "--replicas is of --yaml"),
         ((), "Name what is to be served"),
+        ((MODEL, "--max_age_s", "60"), "--max_age_s is of jobs that are followed"),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_exit_2(capsys, arguments, told):
@@ -77,3 +78,12 @@ def test_what_cannot_be_is_one_sentence_and_exit_2(capsys, arguments, told):
 
     assert (2, 1) == (code, error.count("\n"))
     assert told in error
+
+
+def test_pods_that_follow_a_job_know_how_old_it_may_be(capsys):
+    followed = ("--follow", "ctr=/models/deltas", "--max_age_s", "60")
+    code, (deployment, _) = printed(capsys, *followed, "--yaml", "--plain")
+
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert (0, list(followed[:2])) == (code, container["args"][:2])
+    assert "60.0" == container["args"][container["args"].index("--max_age_s") + 1]
