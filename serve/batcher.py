@@ -91,7 +91,7 @@ class Asked(Request[Arrays]):
 class Watched(Protocol):
     """A counter that a batcher tells of its batches."""
 
-    def computed(self, rows: int, took_s: float) -> None: ...
+    def computed(self, rows: int, took_s: float, requests: int, waited_s: float) -> None: ...
 
 
 class Batcher:
@@ -207,14 +207,15 @@ class Batcher:
         took_s = self._clock.now() - began
         with self._changed:
             self._quick.note(rows, took_s)
+        if self._watched is not None:  # before the answers: who has one finds it counted
+            waited_s = sum(began - asked.came for asked, _, _ in batch)
+            self._watched.computed(rows, took_s, len(batch), waited_s)
         if failure is not None and len(batch) > 1:
             self._one_by_one(batch)
         else:
             self._settle(batch, outputs, failure)
         with self._changed:
             self._computing -= 1
-        if self._watched is not None:
-            self._watched.computed(rows, took_s)
 
     def _computed(
         self, batch: Sequence[Piece[Asked]], rows: int

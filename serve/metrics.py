@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -13,6 +16,19 @@ _SECONDS = (
 )
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 ANSWERED = "answered"
+
+
+@dataclass
+class Spent:
+    """The time of so many events."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Count events, which took so long together."""
+        self.count += count
+        self.ns += round(seconds * 1e9)
 
 
 class Metrics:
@@ -60,8 +76,9 @@ class Metrics:
         ready: Callable[[], float],
         version: Callable[[], float],
         age: Callable[[], float],
+        now: Callable[[], float] = time.time,
     ) -> ModelMetrics:
-        """Return the counts of a model; the arguments tell what is so now.
+        """Return the counts of a model; the arguments tell what is so now. `now`: since 1970.
 
         No label is a version: of a job that is followed there are thousands a day.
         """
@@ -69,14 +86,17 @@ class Metrics:
         self.ready.labels(model).set_function(ready)
         self.version.labels(model).set_function(version)
         self.age.labels(model).set_function(age)
-        return ModelMetrics(self, model)
+        return ModelMetrics(self, model, now)
 
 
 class ModelMetrics:
     """The counts of a model; the children are kept, since to look one up takes long."""
 
-    def __init__(self, all_: Metrics, model: str) -> None:
-        self._all, self._model = all_, model
+    def __init__(self, all_: Metrics, model: str, now: Callable[[], float]) -> None:
+        self._all, self._model, self._now = all_, model, now
+        self._lock = threading.Lock()  # of the sums below
+        self._success, self._fail, self._queue, self._compute = (Spent() for _ in range(4))
+        self._rows = self._executions = self._last_ms = 0
         self._seconds = all_.seconds.labels(model)
         self._computing = all_.computing.labels(model)
         self._batches = all_.batches.labels(model)
@@ -91,11 +111,40 @@ class ModelMetrics:
             counter = self._outcomes[outcome] = self._all.requests.labels(self._model, outcome)
         counter.inc()
         self._seconds.observe(took_s)
+        with self._lock:
+            (self._success if outcome == ANSWERED else self._fail).add(took_s)
 
-    def computed(self, rows: int, took_s: float) -> None:
-        """Count a batch."""
+    def computed(self, rows: int, took_s: float, requests: int, waited_s: float) -> None:
+        """Count a batch of so many requests, which have waited for so long together."""
         self._batches.observe(rows)
         self._computing.observe(took_s)
+        with self._lock:
+            self._rows += rows
+            self._executions += 1
+            self._queue.add(waited_s, requests)
+            self._compute.add(took_s * requests, requests)  # each has waited for all of it
+            self._last_ms = int(self._now() * 1000)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the sums since the begin, in all versions, by the words of Triton's statistics.
+
+        Reading a request and writing its answer are in the time of a success, not measured alone.
+        """
+        with self._lock:
+            spent = {
+                "success": self._success,
+                "fail": self._fail,
+                "queue": self._queue,
+                "compute_input": Spent(),
+                "compute_infer": self._compute,
+                "compute_output": Spent(),
+            }
+            return {
+                "last_inference": self._last_ms,
+                "inference_count": self._rows,
+                "execution_count": self._executions,
+                "inference_stats": {name: asdict(each) for name, each in spent.items()},
+            }
 
     def swapped(self) -> None:
         """Count a version that answers from now on."""

@@ -53,6 +53,7 @@ class Model:
             ready=lambda: float(not self.unready()),
             version=self._number,
             age=lambda: freshness.age_s(self.about() or {}, self._now()),
+            now=now,
         )
         self._batcher = Batcher(name, rules, watched=self.metrics)
 
@@ -168,7 +169,7 @@ class Repository:
         now: Callable[[], float] = time.time,
     ) -> None:
         """Hold no model yet. `keep`: versions of each that may be asked."""
-        self._rules, self._keep, self._now = rules or Rules(), keep, now
+        self.rules, self._keep, self._now = rules or Rules(), keep, now
         self.metrics = metrics or Metrics()
         self._models: dict[str, Model] = {}
         self.is_ending = False
@@ -197,7 +198,7 @@ class Repository:
         if name in self._models:
             raise UsageError(f"Two models are named {name!r}: give one another name (NAME=PATH).")
         self._models[name] = Model(
-            name, self._rules, self._keep, self.metrics, max_age_s=max_age_s, now=self._now
+            name, self.rules, self._keep, self.metrics, max_age_s=max_age_s, now=self._now
         )
         return self._models[name]
 

@@ -14,11 +14,11 @@ from ..batcher import Asked
 from ..metrics import ANSWERED
 from ..repository import Model, Repository
 from ..servable import Column
-from . import tensors
+from . import config, tensors
 from .refused import Refused, Why
 from .tensors import Arrays, Question
 
-EXTENSIONS = ["binary_tensor_data"]
+EXTENSIONS = ["binary_tensor_data", config.EXTENSION, "statistics"]
 _PLATFORM = "edl"
 
 Read = Callable[[Sequence[Column], Sequence[Column]], Question]
@@ -128,6 +128,43 @@ class Asking:
             }
         finally:
             model.release(held)
+
+    def config(self, name: str, version: str) -> dict[str, Any]:
+        """Return a model's configuration, as Triton says it. Raises Refused."""
+        model = self.repository.model(name)
+        held = model.hold(version)
+        try:
+            served = held.served
+            return config.as_json(
+                name, _PLATFORM, served.inputs, served.outputs, self.repository.rules
+            )
+        finally:
+            model.release(held)
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """Return the sums of a model, or of all, as Triton says them. Raises Refused.
+
+        They are of all versions together, and told of the one that is asked for, or the newest.
+        """
+        found = []
+        for each in [name] if name else self.repository.names:
+            model = self.repository.model(each)
+            if version:
+                model.release(model.hold(version))
+            newest = version or next(reversed(model.told()["versions"]), "")
+            found.append({"name": each, "version": newest, **model.metrics.statistics()})
+        return {"model_stats": found}
+
+    def index(self, only_ready: bool) -> list[dict[str, str]]:
+        """Return the versions of all models, those that could not be opened too."""
+        found = []
+        for name in self.repository.names:
+            told = self.repository.model(name).told()
+            states = [(each, "READY", "") for each in told["versions"]]
+            states += [(each, "UNAVAILABLE", why) for each, why in told["failed"].items()]
+            for each, state, why in states or [("", "LOADING", "")]:
+                found.append({"name": name, "version": each, "state": state, "reason": why})
+        return [each for each in found if each["state"] == "READY" or not only_ready]
 
     def unready(self, name: str, version: str) -> str:
         """Return why a model is not ready; "": it is. Raises Refused where there is no such."""

@@ -4,6 +4,9 @@
     GET  /v2/health/live, /v2/health/ready              200, or 503
     GET  /v2/models/NAME[/versions/V]                   metadata
     GET  /v2/models/NAME[/versions/V]/ready             200, or 503
+    GET  /v2/models/NAME[/versions/V]/config            as Triton tells it, and so the following
+    GET  /v2/models/stats, .../NAME[/versions/V]/stats  what was asked and how long it took
+    POST /v2/repository/index                           the versions of all models
     POST /v2/models/NAME[/versions/V]/infer             an answer
     GET  /metrics                                       Prometheus
 
@@ -17,14 +20,16 @@ import hmac
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from ...common import foreign
 from ..repository import Repository
-from . import answers, tensors
+from . import answers, compression, tensors, unserved
 from .asking import Asking
 from .refused import Refused, Why
 
 Scope = Mapping[str, Any]
+Headers = Iterable[tuple[bytes, bytes]]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -32,6 +37,7 @@ _JSON_NBYTES = b"inference-header-content-length"
 _JSON = [(b"content-type", b"application/json")]
 _OCTETS = b"application/octet-stream"
 _METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+_FEW_NBYTES = 1 << 16  # of what is asked about the repository
 
 
 class _HungUp(Exception):
@@ -40,10 +46,22 @@ class _HungUp(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a request: a body of so many bytes, within so many seconds."""
+    """The limits of a request: a body of so many bytes, within so many seconds.
+
+    A body that is compressed has as many at most once it is unpacked, too.
+    """
 
     body_nbytes: int = 64 << 20
     body_s: float = 30.0
+
+
+class _Told(NamedTuple):
+    """What the header of a request says of its body, and of the answer's."""
+
+    nbytes: int = 0  # 0: it does not say
+    json_nbytes: str = ""
+    encoding: str = ""  # "": none
+    accepts: str = ""
 
 
 class App:
@@ -76,27 +94,40 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         method: str = scope["method"]
-        if path.startswith("/v2/models/"):
-            name, version, verb = _named(path)
+        if path == "/v2/models/stats" and "stats" not in self._repository.names:
             self._check_token(scope["headers"])
+            _must_be(method, "GET", path)
+            await _say(send, 200, self._asking.statistics())
+        elif path.startswith("/v2/models/"):
+            self._check_token(scope["headers"])
+            name, version, verb = _named(path)
             if verb == "infer":
                 _must_be(method, "POST", path)
                 await self._infer(scope["headers"], receive, send, name, version)
-            elif verb == "ready":
-                _must_be(method, "GET", path)
+                return
+            _must_be(method, "GET", path)
+            if verb == "ready":
                 await _say_ready(send, self._asking.unready(name, version), {"name": name})
             else:
-                _must_be(method, "GET", path)
-                await _say(send, 200, self._asking.model(name, version))
+                await _say(send, 200, self._of_model[verb](self._asking, name, version))
+        elif path == "/v2/repository/index":
+            self._check_token(scope["headers"])
+            _must_be(method, "POST", path)
+            await self._index(receive, send)
         else:
             await self._tell(path, method, scope["headers"], send)
 
-    async def _tell(
-        self, path: str, method: str, headers: Iterable[tuple[bytes, bytes]], send: Send
-    ) -> None:
+    _of_model: Mapping[str, Callable[[Asking, str, str], dict[str, Any]]] = {
+        "": Asking.model,
+        "config": Asking.config,
+        "stats": Asking.statistics,
+    }
+
+    async def _tell(self, path: str, method: str, headers: Headers, send: Send) -> None:
         """Answer what is asked of the server itself."""
         known = {"/v2", "/v2/", "/v2/health/live", "/v2/health/ready", "/metrics"}
         if path not in known:
+            unserved.check_path(path)
             raise Refused(
                 Why.UNKNOWN, f"there is nothing at {path[:200]}: models are at /v2/models/NAME"
             )
@@ -114,22 +145,31 @@ class App:
             self._check_token(headers)
             await _say(send, 200, self._asking.server())
 
+    async def _index(self, receive: Receive, send: Send) -> None:
+        body = await self._body(receive, _FEW_NBYTES)
+        try:
+            asked = foreign.parse(body or b"{}")
+            foreign.must_be(asked, dict)
+        except ValueError as error:
+            raise Refused(
+                Why.INVALID, f"the request is no JSON of the protocol: {error}"
+            ) from error
+        await _say(send, 200, self._asking.index(asked.get("ready") is True))
+
     async def _infer(
-        self,
-        headers: Iterable[tuple[bytes, bytes]],
-        receive: Receive,
-        send: Send,
-        name: str,
-        version: str,
+        self, headers: Headers, receive: Receive, send: Send, name: str, version: str
     ) -> None:
-        nbytes, json_nbytes = _lengths(headers)
-        if nbytes > self._limits.body_nbytes:
-            raise self._too_large(str(nbytes))
-        body = await self._body(receive)
+        given = _told(headers)
+        most = self._limits.body_nbytes
+        if given.nbytes > most:
+            raise _too_large(str(given.nbytes), most)
+        body = await self._body(receive, most)
+        if given.encoding:
+            body = await asyncio.to_thread(compression.unpacked, body, given.encoding, most)
         question, answer, version = await self._asking.infer(
             name,
             version,
-            lambda inputs, outputs: tensors.from_http(body, json_nbytes, inputs, outputs),
+            lambda inputs, outputs: tensors.from_http(body, given.json_nbytes, inputs, outputs),
             large=len(body) > tensors.LARGE_NBYTES,
         )
         told = answer, question, name, version
@@ -137,15 +177,18 @@ class App:
             head, bodies = await asyncio.to_thread(answers.as_http, *told)
         else:
             head, bodies = answers.as_http(*told)
-        if not bodies:
-            await _send(send, 200, _JSON, head)
-            return
-        lines = [(b"content-type", _OCTETS), (_JSON_NBYTES, b"%d" % len(head))]
-        await _send(send, 200, lines, b"".join((head, *bodies)))
+        lines = [*_JSON]
+        if bodies:
+            lines = [(b"content-type", _OCTETS), (_JSON_NBYTES, b"%d" % len(head))]
+        whole = b"".join((head, *bodies))
+        encoding = compression.chosen(given.accepts)
+        if encoding and len(whole) >= compression.WORTH_NBYTES:
+            whole = await asyncio.to_thread(compression.packed, whole, encoding)
+            lines.append((b"content-encoding", encoding.encode()))
+        await _send(send, 200, lines, whole)
 
-    async def _body(self, receive: Receive) -> bytes:
+    async def _body(self, receive: Receive, most: int) -> bytes:
         """Return a request's body. Raises Refused where it is too large or comes too slowly."""
-        most = self._limits.body_nbytes
         try:
             async with asyncio.timeout(self._limits.body_s):
                 message = await self._more(receive)
@@ -161,7 +204,7 @@ class App:
                 Why.SLOW, f"the request was not there within {self._limits.body_s:g} s"
             ) from error
         if len(found) > most:
-            raise self._too_large(f"more than {most}")
+            raise _too_large(f"more than {most}", most)
         return bytes(found)
 
     async def _more(self, receive: Receive) -> Mapping[str, Any]:
@@ -170,14 +213,7 @@ class App:
             raise _HungUp
         return message
 
-    def _too_large(self, said: str) -> Refused:
-        return Refused(
-            Why.TOO_LARGE,
-            f"the request has {said} bytes, and {self._limits.body_nbytes} are taken "
-            "(--max_body_mib)",
-        )
-
-    def _check_token(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def _check_token(self, headers: Headers) -> None:
         if not self._token:
             return
         given = next((value for name, value in headers if name == b"authorization"), b"")
@@ -189,19 +225,22 @@ class App:
 
 def _named(path: str) -> tuple[str, str, str]:
     """Return the model, the version and the verb of a path. Raises Refused."""
+    verbs = ("infer", "ready", "config", "stats")
     match path.split("/")[3:]:
         case [name]:
             return name, "", ""
-        case [name, ("infer" | "ready") as verb]:
+        case [name, verb] if verb in verbs:
             return name, "", verb
         case [name, "versions", version]:
             return name, version, ""
-        case [name, "versions", version, ("infer" | "ready") as verb]:
+        case [name, "versions", version, verb] if verb in verbs:
             return name, version, verb
+        case [_, "versions", _, verb, *_] | [_, verb, *_]:
+            unserved.check_verb(verb)
     raise Refused(
         Why.UNKNOWN,
         f"there is nothing at {path[:200]}: of a model there are "
-        "/v2/models/NAME[/versions/VERSION][/ready | /infer]",
+        f"/v2/models/NAME[/versions/VERSION][/{' | /'.join(verbs)}]",
     )
 
 
@@ -210,17 +249,26 @@ def _must_be(method: str, wanted: str, path: str) -> None:
         raise Refused(Why.NO_SUCH_METHOD, f"{path[:200]} is asked by {wanted}, not {method[:20]}")
 
 
-def _lengths(headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str]:
-    """Return the bytes that a body says it has (0: it does not), and those of its JSON, or ""."""
-    nbytes, json_nbytes = 0, ""
+def _too_large(said: str, most: int) -> Refused:
+    return Refused(
+        Why.TOO_LARGE,
+        f"the request has {said} bytes, and {most} are taken (--max_body_mib)",
+    )
+
+
+def _told(headers: Headers) -> _Told:
+    """Return what a header says of bodies. Raises Refused for an encoding that is not known."""
+    nbytes, json_nbytes, encodings, accepts = 0, "", "", ""
     for name, value in headers:
         if name == b"content-length":
             nbytes = int(value) if value.isdigit() else 0
         elif name == _JSON_NBYTES:
             json_nbytes = value.decode("latin-1") or "?"
-        elif name == b"content-encoding" and value.lower() != b"identity":
-            raise Refused(Why.INVALID, "a compressed body is not taken: send it as it is")
-    return nbytes, json_nbytes
+        elif name == b"content-encoding":
+            encodings += f",{value.decode('latin-1')}"
+        elif name == b"accept-encoding":
+            accepts += f",{value.decode('latin-1')}"
+    return _Told(nbytes, json_nbytes, compression.known(encodings[1:]), accepts[1:])
 
 
 def _closing(error: Refused) -> list[tuple[bytes, bytes]]:
@@ -229,7 +277,7 @@ def _closing(error: Refused) -> list[tuple[bytes, bytes]]:
 
 
 async def _say(
-    send: Send, status: int, told: Mapping[str, Any], more: Iterable[tuple[bytes, bytes]] = ()
+    send: Send, status: int, told: Any, more: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
     await _send(send, status, [*_JSON, *more], json.dumps(told).encode())
 

@@ -20,6 +20,7 @@ class Why(Enum):
     SLOW = HTTPStatus.REQUEST_TIMEOUT  # whoever asks has not said all of it in time
     TOO_LARGE = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     FAILED = HTTPStatus.INTERNAL_SERVER_ERROR  # the model's own code
+    UNSERVED = HTTPStatus.NOT_IMPLEMENTED  # others of the protocol have it
     FULL = (HTTPStatus.SERVICE_UNAVAILABLE, "full")
     AWAY = (HTTPStatus.SERVICE_UNAVAILABLE, "away")  # not ready yet, or ending
     LATE = HTTPStatus.GATEWAY_TIMEOUT  # the model has not answered in time
@@ -43,6 +44,7 @@ _CODES = {
     Why.SLOW: grpc.StatusCode.DEADLINE_EXCEEDED,
     Why.TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Why.FAILED: grpc.StatusCode.INTERNAL,
+    Why.UNSERVED: grpc.StatusCode.UNIMPLEMENTED,
     Why.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Why.AWAY: grpc.StatusCode.UNAVAILABLE,
     Why.LATE: grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from ...common.token_check import TOKEN_KEY
 from ...proto import kserve_pb2 as pb
-from . import answers, tensors
+from . import answers, config, tensors, unserved
 from .asking import Asking
 from .refused import Refused
 from .tensors import Arrays
@@ -58,10 +58,13 @@ class Service:
             "ServerMetadata": (pb.ServerMetadataRequest, self._server),
             "ModelMetadata": (pb.ModelRequest, self._model),
             "ModelInfer": (pb.InferRequest, self._infer),
+            "ModelConfig": (pb.ModelRequest, self._config),
+            "ModelStatistics": (pb.ModelRequest, self._statistics),
+            "RepositoryIndex": (pb.RepositoryIndexRequest, self._index),
         }
-        return grpc.method_handlers_generic_handler(
-            SERVICE, {name: _handler(*call) for name, call in calls.items()}
-        )
+        handlers = {name: _handler(*call) for name, call in calls.items()}
+        refused = {name: _refusing(why) for name, why in unserved.CALLS.items()}
+        return grpc.method_handlers_generic_handler(SERVICE, handlers | refused)
 
     def _ready(self, _asked: pb.HealthRequest) -> pb.HealthReply:
         return pb.HealthReply(is_so=not self._asking.repository.unready())
@@ -84,6 +87,18 @@ class Service:
             inputs=[pb.TensorMetadata(**each) for each in told["inputs"]],
             outputs=[pb.TensorMetadata(**each) for each in told["outputs"]],
         )
+
+    def _config(self, asked: pb.ModelRequest) -> pb.ModelConfigReply:
+        told = self._asking.config(asked.name, asked.version)
+        for each in (*told["input"], *told["output"]):
+            each["data_type"] = config.DATA_TYPES[each["data_type"]]
+        return pb.ModelConfigReply(config=pb.ModelConfig(**told))
+
+    def _statistics(self, asked: pb.ModelRequest) -> pb.ModelStatisticsReply:
+        return pb.ModelStatisticsReply(**self._asking.statistics(asked.name, asked.version))
+
+    def _index(self, asked: pb.RepositoryIndexRequest) -> pb.RepositoryIndexReply:
+        return pb.RepositoryIndexReply(models=self._asking.index(asked.ready))
 
     async def _infer(self, asked: pb.InferRequest) -> pb.InferReply:
         question, answer, version = await self._asking.infer(
@@ -127,6 +142,15 @@ def _handler(
         request_deserializer=request.FromString,
         response_serializer=lambda reply: reply.SerializeToString(),
     )
+
+
+def _refusing(why: str) -> grpc.RpcMethodHandler[Any, Any]:
+    """Return what refuses calls, of one message or of a stream."""
+
+    async def refuse(_messages: object, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, why)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]

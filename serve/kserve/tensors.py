@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ...common import foreign
 from ...distill.kserve.tensors import DATATYPES, DTYPES
 from ..servable import Column
+from . import unserved
 from .refused import Refused, Why
 
 MOST_ROWS = 1 << 20  # of a request
@@ -83,6 +84,7 @@ def from_http(
     """
     head, raw = _split(body, json_nbytes)
     told = _parsed(head)
+    unserved.check_json(told)
     found: Arrays = {}
     by_name = {column.name: column for column in columns}
     rows = 0
@@ -150,6 +152,7 @@ def _split(body: bytes, json_nbytes: str) -> tuple[bytes, memoryview]:
 
 def from_message(message: Any, columns: Sequence[Column], outputs: Sequence[Column]) -> Question:
     """Return the question of an InferRequest. Raises Refused."""
+    unserved.check_message(message)
     bodies = message.raw_input_contents
     if bodies and len(bodies) != len(message.inputs):
         raise _invalid(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edl.common.errors import UsageError
+from edl.serve.batcher import Rules
+from edl.serve.kserve.asking import Asking
+from edl.serve.kserve.http import App, Limits
+from edl.serve.repository import Repository
 from edl.serve.servable import Column
+
+from . import asgi
 
 FAR_S = 30.0
 
@@ -56,3 +65,48 @@ def asked(rows: int = 1, day: int = 0) -> dict[str, NDArray[Any]]:
     """Return inputs for an Adding."""
     x = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
     return {"x": x, "day": np.full(rows, day, np.int64)}
+
+
+INFER = "/v2/models/adding/infer"
+
+
+@contextlib.contextmanager
+def serving(
+    *served: Adding,
+    rules: Rules | None = None,
+    keep: int = 1,
+    token: str = "",
+    limits: Limits | None = None,
+    timeout_s: float = FAR_S,
+    ready: bool = True,
+) -> Iterator[tuple[Repository, Callable[..., Any]]]:
+    """Yield a repository and a function that asks its application, each time in a loop of its own.
+
+    A function that is given is run in the loop.
+    """
+    repository = Repository(rules, keep=keep)
+    repository.add("adding")
+    for each in served or ([Adding()] if ready else []):
+        repository.swap("adding", each)
+    app = App(repository, Asking(repository, timeout_s), token=token, limits=limits)
+
+    def run(method: Any, path: str = "", *more: Any, **how: Any) -> Any:
+        if callable(method):
+            return asyncio.run(method(app))
+        return asyncio.run(asgi.ask(app, method, path, *more, **how))
+
+    try:
+        yield repository, run
+    finally:
+        for each in served:
+            each.may_answer.set()
+        repository.close()
+
+
+def request(rows: int = 1, day: int = 0, **more: Any) -> bytes:
+    """Return the JSON of a request to an Adding."""
+    inputs = [
+        {"name": name, "datatype": datatype, "shape": list(array.shape), "data": array.tolist()}
+        for (name, array), datatype in zip(asked(rows, day).items(), ("FP32", "INT64"), strict=True)
+    ]
+    return json.dumps({"inputs": inputs, **more}).encode()

@@ -88,7 +88,8 @@ def test_health_and_metadata_are_told(call):
     assert call("ServerLive", pb.HealthRequest()).is_so
     assert call("ServerReady", pb.HealthRequest()).is_so
     assert call("ModelReady", model).is_so
-    assert ["binary_tensor_data"] == call("ServerMetadata", pb.ServerMetadataRequest()).extensions
+    extensions = call("ServerMetadata", pb.ServerMetadataRequest()).extensions
+    assert ["binary_tensor_data", "model_configuration", "statistics"] == extensions
     told = call("ModelMetadata", model)
     assert (["3"], "x", [-1, 2]) == (told.versions, told.inputs[0].name, told.inputs[0].shape)
 
@@ -118,6 +119,84 @@ def test_who_has_no_token_is_refused_but_for_health(method, metadata, passes):
         with pytest.raises(Aborted) as aborted:
             asyncio.run(found.stream_stream(None, Context()))
         assert grpc.StatusCode.UNAUTHENTICATED == aborted.value.args[0]
+
+
+def test_configuration_statistics_and_index_are_told_as_by_triton(call):
+    model = pb.ModelRequest(name="adding")
+
+    call("ModelInfer", infer())
+    config = call("ModelConfig", model).config
+    (told,) = call("ModelStatistics", model).model_stats
+    (of_all,) = call("ModelStatistics", pb.ModelRequest()).model_stats
+    index = call("RepositoryIndex", pb.RepositoryIndexRequest()).models
+
+    # 11 and 9 are TYPE_FP32 and TYPE_INT64 of model_config.proto.
+    assert [("x", 11, [2]), ("day", 9, [])] == [(e.name, e.data_type, e.dims) for e in config.input]
+    assert [("sum", 11), ("number", 9)] == [(e.name, e.data_type) for e in config.output]
+    assert (1 << 20, [256]) == (
+        config.max_batch_size,
+        config.dynamic_batching.preferred_batch_size,
+    )
+    assert ("adding", "3", 1, 1) == (
+        *(told.name, told.version),
+        *(told.inference_count, told.inference_stats.success.count),
+    )
+    assert told == of_all
+    assert [("adding", "3", "READY")] == [(e.name, e.version, e.state) for e in index]
+
+
+def with_parameters(of, **parameters):
+    """Return a request with parameters of its own, of its first input or of an output."""
+    request = infer()
+    places = {"request": request, "input": request.inputs[0]}
+    place = places.get(of) or request.outputs.add(name="sum")
+    for name, value in parameters.items():
+        place.parameters[name].CopyFrom(value)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (with_parameters("output", classification=pb.Parameter(int64_param=2)), "classes"),
+        (with_parameters("request", sequence_id=pb.Parameter(int64_param=7)), "sequences"),
+        (
+            with_parameters("input", shared_memory_region=pb.Parameter(string_param="a")),
+            "shared memory",
+        ),
+    ],
+)
+def test_parameters_that_would_change_the_answer_are_refused(call, request_, told):
+    with pytest.raises(Aborted) as aborted:
+        call("ModelInfer", request_)
+
+    said, details = aborted.value.args
+    assert (grpc.StatusCode.UNIMPLEMENTED, True) == (said, told in details)
+
+
+def test_parameters_that_change_nothing_are_taken(call):
+    none = with_parameters("output", classification=pb.Parameter(int64_param=0))
+
+    assert ["sum"] == [each.name for each in call("ModelInfer", none).outputs]
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("ModelStreamInfer", "send each one by ModelInfer"),
+        ("RepositoryModelLoad", "not loaded and unloaded by calls"),
+        ("SystemSharedMemoryRegister", "shared memory"),
+        ("TraceSetting", "not set by calls"),
+    ],
+)
+def test_calls_that_are_not_served_are_refused_with_a_word(method, told):
+    service = Service(Asking(Repository(), FAR_S)).handler()
+    handler = service.service(types.SimpleNamespace(method=f"/{SERVICE}/{method}"))
+
+    with pytest.raises(Aborted) as aborted:
+        asyncio.run(handler.stream_stream(None, Context()))
+    assert grpc.StatusCode.UNIMPLEMENTED == aborted.value.args[0]
+    assert told in aborted.value.args[1]
 
 
 def test_connections_of_strangers_are_few_and_end_by_themselves():
