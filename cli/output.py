@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from ..common import finite
 from ..common.plain import inert_lines
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def print_report(report: Report, output: str) -> None:
 
 
 def print_data(found: object, output: str) -> None:
-    """Print values as JSON or YAML."""
+    """Print values as JSON (common/finite.py) or YAML, which has NaN and infinities of its own."""
     if output == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(finite.dumps(found, indent=2))
         return
     import yaml
 

@@ -6,12 +6,12 @@ A screen is shown each status and decides what of it is worth printing; `end` pr
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 import time
 from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
+from ..common import finite
 from ..common.clock import Clock, MonotonicClock
 from ..common.log import timestamp
 from ..common.plain import encodable, inert_lines
@@ -166,7 +166,7 @@ class JsonScreen:
 
     def _print(self, event: str, values: dict[str, Any]) -> None:
         line = {"ts": timestamp(time.time()), "role": "edl", "event": event, **values}
-        self._printed(json.dumps(line))
+        self._printed(finite.dumps(line))
 
 
 class _News:

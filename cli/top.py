@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..common import finite
 from .dashboard import check_from, from_option, jobs_at, prices_option
 from .options import NAMES
 from .output import is_drawn, outputs, print_data, print_report
@@ -81,7 +81,6 @@ def _pods(job: str | None, output: str, runtime: str, namespace: str) -> None:
 def _print(jobs: Jobs, name: str, asides: Asides, output: str) -> None:
     """Print what there is now: as data what the dashboard's interface answers, else as lines."""
     from ..dashboard.actions import Actions
-    from ..dashboard.feed import encode
     from ..dashboard.model import SCHEMA
     from ..dashboard.sources import model_of
 
@@ -93,7 +92,7 @@ def _print(jobs: Jobs, name: str, asides: Asides, output: str) -> None:
     else:
         found["jobs"] = jobs.statuses()
     if not is_drawn(output):
-        print_data(json.loads(encode(found)), output)
+        print_data(finite.loads(finite.dumps(found)), output)  # of plain lists, none of them shared
         return
     from rich.console import Console
 

@@ -9,12 +9,13 @@ is; a second call replaces the first.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 import time
 from typing import TextIO
+
+from . import finite
 
 _TALKATIVE = ("aiobotocore", "botocore")  # at INFO they tell of each process where its keys are
 
@@ -71,4 +72,4 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return finite.dumps(line, default=str)

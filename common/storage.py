@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import copies
+from . import copies, finite
 from .errors import CheckpointError
 from .files import FileRecord, Part, copy_file, record_of, sync_directory, write_file
 from .foreign import must_be, open_plain, parse, plain_name
@@ -126,8 +126,7 @@ def write_manifest(
 
     `model` None: the one that the servers wrote into their books (shard-*.json).
     """
-    if model is None:
-        model = _model_of(Place(directory), files)
+    model = _model_of(Place(directory), files) if model is None else model
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     values = {
         "format": FORMAT,
@@ -139,7 +138,7 @@ def write_manifest(
         "books": books or {},
         "created": created,
     }
-    values = json.loads(json.dumps(values))  # as a reader will have them
+    values = json.loads(finite.dumps(values))  # as a reader will have them
     values["checksum"] = _checksum(values)
     place = Place(directory)
     if place.is_local:
@@ -191,6 +190,7 @@ def _read(place: Place) -> Manifest:
         must_be(values, _VALUES)
         if values.pop("checksum") != _checksum(values):
             raise CheckpointError(f"{path} is damaged: its checksum is another")
+        values = finite.restored(values)
         manifest = Manifest(
             place,
             values["version"],

@@ -63,7 +63,11 @@ def change(before: Snapshot, after: Snapshot) -> Change | None:
             if old.keys() - value.keys():
                 return None
             missing = object()
-            made[name] = {k: v for k, v in value.items() if old.get(k, missing) != v}
+            made[name] = {
+                k: v
+                for k, v in value.items()
+                if (was := old.get(k, missing)) is not v and was != v  # NaN is no other NaN
+            }
         else:
             made[name] = value
     return None if apply(before, made) != after else made

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ..common import finite
 from .changes import calm, change
 from .model import Snapshot
 
@@ -105,16 +105,5 @@ class Feed:
 
 
 def encode(values: Any) -> str:
-    """Return values as JSON that every browser reads: without NaN, which a loss may be."""
-    try:
-        return json.dumps(values, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        return json.dumps(_finite(values), separators=(",", ":"))
-
-
-def _finite(values: Any) -> Any:
-    if isinstance(values, dict):
-        return {name: _finite(value) for name, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_finite(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
+    """Return values as JSON that every browser reads (common/finite.py): a loss may be NaN."""
+    return finite.dumps(values, separators=(",", ":"))

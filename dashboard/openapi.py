@@ -79,6 +79,10 @@ _SNAPSHOT = _object(
     schedule={"type": ["object", "null"]},
     cost={"type": ["object", "null"]},
     actions=_list(_TEXT),
+    not_finite={
+        **_map({"enum": ["nan", "inf", "-inf"]}),
+        "description": "Of numbers that are null: what they were, by JSON Pointer. Absent: none.",
+    },
 )
 
 

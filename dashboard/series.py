@@ -1,4 +1,7 @@
-"""The curves of a job, each of at most so many points, the least and the greatest kept. Pure."""
+"""The curves of a job, each of at most so many points, the least and the greatest kept. Pure.
+
+A value may be NaN or infinite: that is a gap in what is drawn, and stands where it is read.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-Point = tuple[int, float, float | None]  # version, seconds since the job's start, value
+Point = tuple[int, float, float]  # version, seconds since the job's start, value
 
 MOST = 600  # points of a series
 _MOST_SERIES = 64
@@ -23,7 +26,7 @@ class Series:
         """Add a point after all others; one that is not later, by time or version, is known."""
         if self.points and (t, version) <= (self.points[-1][1], self.points[-1][0]):
             return
-        self.points.append((version, t, value if math.isfinite(value) else None))
+        self.points.append((version, t, value))
         if len(self.points) > MOST:
             self.points = thin(self.points, MOST // 2)
             self.thinned += 1
@@ -41,7 +44,7 @@ def thin(points: list[Point], most: int) -> list[Point]:
 
 def _extremes(stretch: list[Point]) -> list[Point]:
     """Return the least and the greatest, in order; of a stretch without numbers its first."""
-    numbers = [point for point in stretch if point[2] is not None]
+    numbers = [point for point in stretch if math.isfinite(point[2])]
     if not numbers:
         return stretch[:1]
     least, greatest = min(numbers, key=_value), max(numbers, key=_value)
@@ -49,7 +52,7 @@ def _extremes(stretch: list[Point]) -> list[Point]:
 
 
 def _value(point: Point) -> float:
-    return point[2] or 0.0
+    return point[2]
 
 
 class Curves:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 import signal
 import time
@@ -21,7 +20,6 @@ from ..jobs.job import Jobs
 from .actions import Actions
 from .app import Dashboard
 from .asides import Asides
-from .feed import encode
 from .single_file import single_file
 from .sources import model_of
 
@@ -112,6 +110,6 @@ async def _serve(
 def export(jobs: Jobs, job: str | None, path: Path, prices: str = "") -> str:
     """Write a job's page as one file; return the job's name. Raises UsageError: there is none."""
     found = jobs.find(job)
-    snapshot = json.loads(encode(model_of(found, Asides(jobs, prices)).snapshot(time.time())))
+    snapshot = model_of(found, Asides(jobs, prices)).snapshot(time.time())
     path.write_text(single_file(snapshot), encoding="utf-8")
     return found.name

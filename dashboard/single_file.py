@@ -8,11 +8,12 @@ exports, in the order in which they need each other. Their form is held by a tes
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from ..common import finite
 
 PAGE = Path(__file__).parent / "page"
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.-]+)";$', re.MULTILINE)
@@ -27,7 +28,7 @@ def single_file(snapshot: Mapping[str, Any]) -> str:
     names = re.findall(r'href="page/([\w.-]+\.css)"', styles)
     head = [f"<style>\n{_text(name)}</style>\n" for name in names]
     # In JSON a "<" stands in texts only, where its escape means the same: none ends the element.
-    data = json.dumps(snapshot, allow_nan=False).replace("<", "\\u003c")
+    data = finite.dumps(snapshot).replace("<", "\\u003c")
     head += [f'<script type="application/json" id="edl-snapshot">{data}</script>\n']
     head += [f"<script>\n{_text('uPlot.iife.min.js')}</script>\n"]
     head += [f'<script type="module">\n{_bundle("app.js")}</script>\n']

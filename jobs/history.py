@@ -3,17 +3,18 @@
 A line is an event of the status, or a point of the curves: {"t", "version", "scalars": {name:
 value}}, with "job" for those who are no page (loggers): its workers, restarts and goodput. They
 are told, not kept as the books are: a power cut may take the last ones. Points become
-seldomer with the age of the job, so that a file of weeks is small.
+seldomer with the age of the job, so that a file of weeks is small. A line is JSON that others can
+read, too (common/finite.py).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..common import finite
 from . import figures
 from .job import Status
 
@@ -94,7 +95,7 @@ class History:
             if self._file is None:
                 self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
                 self._file.write(b"\n")  # ends what a master that was killed left half
-            self._file.write(json.dumps(line).encode() + b"\n")
+            self._file.write(finite.dumps(line).encode() + b"\n")
         except OSError as error:
             if not self._lost:
                 log.warning("history -> lost file=%s error=%s", self._path, error)
@@ -124,7 +125,7 @@ class Reader:
 def _parsed(line: bytes) -> Line | None:
     """Return a line; None where it is none, as the half of one that a killed master left."""
     try:
-        found = json.loads(line)
+        found = finite.loads(line)
     except ValueError:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("t"), int | float):

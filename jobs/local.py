@@ -7,7 +7,6 @@ lock (it starts, or does not answer), else the master died without a word.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import subprocess
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..common import paths, storage
+from ..common import finite, paths, storage
 from ..common.errors import EdlError, JobError, Unreachable, UsageError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.identity import Identity
@@ -134,7 +133,7 @@ class LocalJob:
         result |= {"exit_code": exit_code, "message": message, "resume": None}
         if (self.folder / paths.JOURNAL).exists() and result.get("records_done"):
             result["resume"] = str(self.folder.absolute())
-        storage.write_file(self.folder / "result.json", json.dumps(result).encode())
+        storage.write_file(self.folder / "result.json", finite.dumps(result).encode())
         return result
 
     def is_over(self) -> bool:
@@ -379,7 +378,7 @@ def _is_alive(pid: int, told_at: float) -> bool:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        values: dict[str, Any] = parse(read_plain(path))
+        values: dict[str, Any] = finite.restored(parse(read_plain(path)))
         must_be(values, dict)
     except FileNotFoundError:
         return None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..common import storage
+from ..common import finite, storage
 from ..common.errors import EdlError, Fenced, PeerError, UsageError
 from ..common.settings import JobSettings
 from ..jobs.job import ended_as
@@ -101,8 +101,8 @@ class Home:
                     code, message = error.exit_code, str(error)
                 if not result.exists():  # it could not even begin
                     ended = _failed(self._job, code, message)
-                    storage.write_file(result, json.dumps(ended).encode())
-            status = json.loads(result.read_bytes())
+                    storage.write_file(result, finite.dumps(ended).encode())
+            status = finite.loads(result.read_bytes())
             self.decided(status)
             return int(status["exit_code"])
         finally:
@@ -264,7 +264,7 @@ class _StatusWriter:
 
     def put(self, status: dict[str, Any]) -> None:
         with self._changed:
-            self._newest = json.dumps(status)
+            self._newest = finite.dumps(status)
             self._changed.notify_all()
 
     def close(self, status: dict[str, Any] | None) -> None:
@@ -274,7 +274,7 @@ class _StatusWriter:
         self._thread.join(_LAST_S)
         if status is not None:
             try:
-                self._write(json.dumps(status), _LAST_S)
+                self._write(finite.dumps(status), _LAST_S)
             except PeerError as error:
                 log.warning("status -> the last one is not written error=%r", str(error))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..common import launched, report
+from ..common import finite, launched, report
 from ..common.errors import ReportError
 from ..common.plain import inert_texts
 from ..jobs.job import ENDED, INTERRUPTED
@@ -75,7 +74,7 @@ def told_by(found: Object | None) -> dict[str, Any] | None:
     if found is None:
         return None
     try:
-        return dict(json.loads(found["data"][objects.STATUS]))
+        return dict(finite.loads(found["data"][objects.STATUS]))
     except (KeyError, TypeError, ValueError):  # somebody else wrote it: the master will again
         return None
 

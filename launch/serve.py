@@ -19,8 +19,8 @@ from typing import Protocol
 
 import grpc
 
+from ..common import finite, paths, rpc, storage
 from ..common import log as logs
-from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, JobError
 from ..common.files import no_room
@@ -114,7 +114,7 @@ def run(settings: LaunchSettings, job_dir: Path, home: Home, number: int, stop: 
         coordinator.stop(stop)
     try:
         code = coordinator.run(settings.stop_timeout_s + _GOODBYE_S)
-        result = json.dumps(coordinator.final_status())
+        result = finite.dumps(coordinator.final_status())
         storage.write_file(job_dir / "result.json", result.encode())
     finally:
         server.stop()

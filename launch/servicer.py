@@ -6,13 +6,12 @@ killed is known to be within seconds, not after its lease.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TypeVar
 
 import grpc
 
-from ..common import launched
+from ..common import finite, launched
 from ..common.errors import EdlError, UsageError
 from ..proto import master_pb2, master_pb2_grpc, rendezvous_pb2_grpc
 from ..proto import rendezvous_pb2 as pb
@@ -117,7 +116,7 @@ class LookServicer(master_pb2_grpc.MasterServicer):
         self, request: master_pb2.StatusRequest, _context: grpc.ServicerContext
     ) -> master_pb2.StatusReply:
         revision, status = self._coordinator.status(request.known_revision, _held(request.wait_s))
-        return master_pb2.StatusReply(revision=revision, status_json=json.dumps(status))
+        return master_pb2.StatusReply(revision=revision, status_json=finite.dumps(status))
 
     def Stop(
         self, request: master_pb2.StopRequest, context: grpc.ServicerContext

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..common import event_file
+from ..common import event_file, finite
 from .core import EVENTS, Known, Told
 from .logger import Run, State
 
@@ -78,7 +78,10 @@ class _File:
 
 
 class Jsonl(_File):
-    """Lines of JSON: the settings of each job, points by step, events, and how the job ended."""
+    """Lines of JSON: the settings of each job, points by step, events, and how the job ended.
+
+    Any language reads them: see common/finite.py.
+    """
 
     def _path(self, run: Run, base: Path, _state: State) -> Path:
         return base / f"{run.id}.jsonl"
@@ -95,7 +98,7 @@ class Jsonl(_File):
 
 
 def _line(what: Any) -> bytes:
-    return json.dumps(what).encode() + b"\n"
+    return finite.dumps(what).encode() + b"\n"
 
 
 class TensorBoard(_File):

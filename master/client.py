@@ -8,7 +8,6 @@ repeat carries the same request id.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import time
 import uuid
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from ..common import paths, rpc
+from ..common import finite, paths, rpc
 from ..common.errors import JobError
 from ..common.identity import Identity
 from ..common.line import Line
@@ -283,7 +282,7 @@ class MasterClient(Line):
         """
         request = pb.StatusRequest(known_revision=known_revision, wait_s=wait_s)
         reply = self._call("Status", request, wait_s)
-        return reply.revision, json.loads(reply.status_json)
+        return reply.revision, finite.loads(reply.status_json)
 
     def scale(
         self,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from ..common import report
+from ..common import finite, report
 from ..durable.schema import Json
 from ..proto import master_pb2 as pb
 from .core import Core
@@ -62,7 +61,7 @@ class Lookers:
 
     def as_json(self) -> str:
         """Return the status as JSON."""
-        return json.dumps(self.status())
+        return finite.dumps(self.status())
 
     def _render(self, *, looks: bool) -> dict[str, Json]:
         """Return the status. `looks`: throughput is measured by this look at it."""

@@ -6,13 +6,12 @@ gone on with.
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..common import paths
+from ..common import finite, paths
 from ..common.clock import MonotonicClock
 from ..common.identity import Identity
 from ..common.settings import JobSettings
@@ -60,7 +59,7 @@ def _status(settings: JobSettings, folder: Path, books: opening.Books) -> dict[s
     )
     try:
         master.resume("", memory)
-        status: dict[str, Any] = json.loads(master.status_json())
+        status: dict[str, Any] = finite.loads(master.status_json())
     except opening.UNREADABLE as error:
         raise opening.not_of_this_version(folder, error) from error
     finally:

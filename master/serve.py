@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..common import finite, paths, rpc, storage
 from ..common import log as logs
-from ..common import paths, rpc, storage
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced
 from ..common.files import no_room
@@ -240,7 +240,7 @@ def _go_on(master: Master, job_dir: Path, books: opening.Books, after: str) -> N
 def _leave_result(master: Master, job_dir: Path, scalars: Scalars, history: History) -> None:
     text = master.status_json()
     storage.write_file(job_dir / "result.json", text.encode())
-    status = json.loads(text)
+    status = finite.loads(text)
     scalars(status, last=True)
     scalars.close()
     history.look(status, last=True)

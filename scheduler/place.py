@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..common import finite
 from ..common.errors import UsageError
 from ..common.foreign import must_be, parse
 from .cluster import Node
@@ -51,7 +51,7 @@ def seconds(time: str) -> float:
 
 def write_plan(plan: dict[str, Any]) -> str:
     """Return a plan as the text that `read_plan` takes."""
-    return json.dumps(plan, indent=1)
+    return finite.dumps(plan, indent=1)
 
 
 def read_plan(text: str | bytes, where: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def read_plan(text: str | bytes, where: str) -> dict[str, Any]:
     `where`, for what is no plan.
     """
     try:
-        values = parse(text)
+        values = finite.restored(parse(text))
         rows = [{"name": str, "workers": int, "why": str}]
         must_be(values, {"at": int, "jobs": rows, "ignored": dict})
     except ValueError as error:

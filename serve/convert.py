@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from ..common import paths
+from ..common import finite, paths
 from ..common.errors import UsageError
 from ..common.pieces import STATE
 from ..common.storage import FileRecord
@@ -44,7 +43,7 @@ def convert(checkpoint: Checkpoint, out: Path, form: str = "parquet", state: boo
     with new_folder(out) as partial:
         files = write(checkpoint, partial, form, state)
         about = {**checkpoint.about, "written": [vars(record) for record in files]}
-        (partial / "about.json").write_text(json.dumps(about, indent=1))
+        (partial / "about.json").write_text(finite.dumps(about, indent=1))
     return out
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from .. import __version__
+from ..common import finite
 from ..common.errors import EdlError, UsageError
 from ..common.extras import install
 from ..common.locations import is_local
@@ -118,7 +118,7 @@ def export(checkpoint: str | Path, out: str | Path, wish: Wish) -> dict[str, Any
         making.write()
         manifest = sealed(making.values(), making.files)
         write_file(folder / MANIFEST, manifest)
-    return json.loads(manifest)  # type: ignore[no-any-return]
+    return finite.loads(manifest)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
@@ -292,7 +292,8 @@ class _Export:
         files: Mapping[str, TableFile],
     ) -> None:
         """Run a form that was written on the batches. Raises UsageError where it is another."""
-        so_far = Exported(self._folder, json.loads(json.dumps(self.values())), tuple(self.files))
+        values = finite.loads(finite.dumps(self.values()))
+        so_far = Exported(self._folder, values, tuple(self.files))
         answering = Answering(so_far, form, dict(files))
         answers = [answering(features_of(features, model.inputs)) for features, _ in model.batches]
         off = apart(near, answers)
@@ -365,7 +366,7 @@ class _Export:
             ("request.json", "inputs", [json_of(c, given[c.name]) for c in columns]),
             ("response.json", "outputs", [json_of(c, answer[c.name]) for c in model.outputs]),
         ):
-            (self._folder / name).write_text(json.dumps({told: values}, indent=1))
+            (self._folder / name).write_text(finite.dumps({told: values}, indent=1))
             self._written(name)
 
     def _write_rows(self) -> None:

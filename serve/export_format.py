@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common import copies
+from ..common import copies, finite
 from ..common.errors import CheckpointError, UsageError
 from ..common.foreign import must_be, parse
 from ..common.places import Place
@@ -176,7 +176,7 @@ def sealed(values: Mapping[str, Any], files: Sequence[FileRecord]) -> bytes:
         "files": [vars(record) for record in files],
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    whole = json.loads(json.dumps(whole))
+    whole = json.loads(finite.dumps(whole))
     whole["checksum"] = _checksum(whole)
     return json.dumps(whole, indent=1).encode()
 
@@ -204,6 +204,7 @@ def read_exported(where: str | Path, *, checksums: bool = True) -> Exported:
         must_be(values, _VALUES)
         if values.pop("checksum") != _checksum(values):
             raise CheckpointError(f"{path} is damaged: its checksum is another")
+        values = finite.restored(values)
         files = tuple(FileRecord(f["name"], f["nbytes"], f["sha256"]) for f in values["files"])
         check_names([record.name for record in files], but=(MANIFEST,))
         folder = place.path if place.is_local else copies.folder(place, files)

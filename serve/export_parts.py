@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..common import finite
 from ..common.errors import UsageError
 from .checkpoint import Checkpoint, Ids, Values
 from .export_format import Use
@@ -130,7 +131,10 @@ def json_of(column: Column, values: NDArray[Any]) -> dict[str, Any]:
     flat = values.reshape(-1).tolist()
     data = [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in flat]
     told = {"name": column.name, "datatype": column.datatype, "shape": [*values.shape]}
-    return {**told, "data": data}
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return {**told, "data": data}
+    data, said = finite.in_list(data)
+    return {**told, "parameters": {finite.NOT_FINITE: said}, "data": data}
 
 
 def neighbours(path: Path) -> list[str]:

@@ -7,6 +7,7 @@ import { actions } from "./actions.js";
 import { charts } from "./charts.js";
 import { h } from "./dom.js";
 import { events } from "./events.js";
+import { parsed } from "./finite.js";
 import { header } from "./header.js";
 import { jobList } from "./jobs.js";
 import { act, getText, stream } from "./link.js";
@@ -146,7 +147,7 @@ function named(text) {
 
 function start() {
   const embedded = document.getElementById("edl-snapshot");
-  const saved = embedded && JSON.parse(embedded.textContent);
+  const saved = embedded && parsed(embedded.textContent);
   const skip = h("button", { type: "button", class: "skip", text: "Skip to the content",
     onclick: () => document.getElementById("main").focus() });
   const place = h("div", { id: "app" });

@@ -83,18 +83,19 @@ function one(name, shared) {
     h("figcaption", {}, h("h3", { text: name }), reading),
     h("div", { class: "plot-box" }, holder, tag), table.element);
   let points = [];
+  let sorted = []; // as they are drawn
   let plot = null;
 
   function data() {
     const column = shared.axis === "time" ? 1 : 0;
-    const sorted = points.slice().sort((a, b) => a[column] - b[column]);
-    const values = sorted.map((point) => point[2]);
+    sorted = points.slice().sort((a, b) => a[column] - b[column]);
+    const values = sorted.map((point) => (Number.isFinite(point[2]) ? point[2] : null)); // null: a gap
     return [sorted.map((point) => point[column]), values, smoothed(values)];
   }
 
   function read(plot, index) {
     const x = plot.data[0][index];
-    const text = x === undefined || index === null ? "" : `${at(x, shared.axis)}: ${significant(plot.data[1][index])}`;
+    const text = x === undefined || index === null ? "" : `${at(x, shared.axis)}: ${significant(sorted[index]?.[2])}`;
     say(reading, text);
     if (text && document.activeElement === holder) {
       setAttribute(holder, "aria-valuenow", index);

@@ -19,8 +19,10 @@ export function short(value) {
   return size >= 100 || Number.isInteger(value) ? count(value) : significant(value, 3);
 }
 
+// What is measured may be NaN or infinite, and is told as that.
 export function significant(value, digits = 4) {
-  if (!isNumber(value)) return NOTHING;
+  if (typeof value !== "number") return NOTHING;
+  if (!Number.isFinite(value)) return String(value);
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e6 || size < 1e-4) return value.toExponential(digits - 2);

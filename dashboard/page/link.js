@@ -4,6 +4,8 @@
 // (the server answered with an error) we begin anew, seldomer each time. A page that nobody looks at
 // lets its stream go after a while: a browser has few lines to one server.
 
+import { parsed } from "./finite.js";
+
 const FIRST_MS = 500;
 const LONGEST_MS = 10000;
 const HIDDEN_MS = 60000;
@@ -28,7 +30,7 @@ export function stream(path, plain, names, heard, changed) {
     for (const name of names) {
       source.addEventListener(name, (event) => {
         found();
-        heard(name, JSON.parse(event.data));
+        heard(name, parsed(event.data));
       });
     }
   }

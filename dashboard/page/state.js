@@ -98,7 +98,7 @@ function extend(scalars, name, told) {
 // The lowest and the highest of each of so many pieces, so that no peak is lost.
 export function thinned(points, count) {
   const size = points.length / (count / 2);
-  const value = (point) => point[2] ?? 0; // of one that is no number nothing is known
+  const value = (point) => (Number.isFinite(point[2]) ? point[2] : 0); // of one that is no number nothing is known
   const kept = [];
   for (let piece = 0; piece < count / 2; piece += 1) {
     const part = points.slice(Math.floor(piece * size), Math.floor((piece + 1) * size));

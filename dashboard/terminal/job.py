@@ -6,6 +6,7 @@ screen that is wide enough the latter two stand at the right.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -204,7 +205,7 @@ def _curves(state: State, snapshot: Snapshot, width: int, room: int) -> list[Tex
     """Return the curve that was chosen, and others where there is room."""
     scalars = snapshot["scalars"]
     order = sorted(scalars, key=lambda name: (name != "loss", name == "records_per_s", name))
-    order = [name for name in order if any(point[2] is not None for point in scalars[name])]
+    order = [name for name in order if scalars[name]]
     if not order:
         return []
     at = state.curve % len(order)
@@ -213,8 +214,9 @@ def _curves(state: State, snapshot: Snapshot, width: int, room: int) -> list[Tex
 
 
 def _curve(name: str, points: Sequence[Any], width: int) -> Text:
-    values = [value for _, _, value in points if value is not None]
-    told = f"{short(values[-1])}  least {short(min(values))}  most {short(max(values))}"
+    told = short(points[-1][2])
+    if values := [value for _, _, value in points if math.isfinite(value)]:
+        told += f"  least {short(min(values))}  most {short(max(values))}"
     label = inert(name.replace("records_per_s", "records/s"))
     if len(label) >= _LABEL:
         told, label = f"{told}  {label}", "curve"

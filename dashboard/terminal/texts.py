@@ -66,7 +66,7 @@ def parts(shares: Mapping[str, float], width: int) -> Text:
 
 def curve(points: Sequence[Point], width: int) -> str:
     """Return a curve over time in one line; a space where there is no number."""
-    known = [(t, value) for _, t, value in points if value is not None]
+    known = [(t, value) for _, t, value in points if math.isfinite(value)]
     if not known or width <= 0:
         return ""
     first, last = known[0][0], known[-1][0]

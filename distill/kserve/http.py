@@ -21,7 +21,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common import foreign
+from ...common import finite, foreign
 from ...common.errors import EdlError, Unreachable
 from ...common.listen import joined
 from ...common.teacher_address import Served
@@ -261,10 +261,12 @@ def _outputs(answer: _Answer) -> list[Part]:
     found = []
     for each in told["outputs"]:
         more = each.get("parameters")
-        size = more.get("binary_data_size") if isinstance(more, dict) else None
+        more = more if isinstance(more, dict) else {}
+        size = more.get("binary_data_size")
         name, datatype, shape = each["name"], each["datatype"], each["shape"]
         if size is None:
-            found.append(listed_part(name, datatype, shape, each.get("data", [])))
+            said = more.get(finite.NOT_FINITE)
+            found.append(listed_part(name, datatype, shape, each.get("data", []), said))
             continue
         if type(size) is not int or not 0 <= size <= len(raw):
             raise ValueError(f"the output {name!r} has {size!r} bytes of {len(raw)} that are there")

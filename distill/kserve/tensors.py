@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common import finite
 from .. import tree
 from ..frames import MAX_BODY_NBYTES, MAX_DIMS, Part
 
@@ -139,12 +140,19 @@ def raw_part(name: str, datatype: str, shape: Sequence[Any], raw: bytes | memory
     return Part(name, values, datatype == _BFLOAT16)
 
 
-def listed_part(name: str, datatype: str, shape: Sequence[Any], values: Any) -> Part:
-    """Return an output whose values are listed, flat or nested. Raises ValueError."""
+def listed_part(
+    name: str, datatype: str, shape: Sequence[Any], values: Any, not_finite: Any = None
+) -> Part:
+    """Return an output whose values are listed, flat or nested. Raises ValueError.
+
+    `not_finite`: which of them that are null were NaN or infinite (common/finite.py).
+    """
     sizes, dtype = _checked(name, datatype, shape)
     if datatype == _BFLOAT16:
         raise ValueError(f"the output {name!r} is {_BFLOAT16}, which has no listed values")
     flat = list(_flat(values))
+    if not_finite is not None:
+        flat = finite.from_list(flat, not_finite)
     kinds = _KINDS[dtype.kind]
     for each in flat:
         if not isinstance(each, kinds) or (isinstance(each, bool) and dtype.kind != "b"):

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ...common import launched
+from ...common import finite, launched
 from ...common.contradictions import why_not_teachers
 from ...common.errors import JobError, Unreachable, UsageError
 from ...jobs.job import ENDED, INTERRUPTED, STOPPED, Kind, Report, Status
@@ -228,7 +228,7 @@ class ClusterJob:
         self.pods.await_master_gone()  # it would write another status over this one
         self.pods.delete(_CANCEL_GRACE_S)  # which it made meanwhile
         ended = {"state": STOPPED, "exit_code": INTERRUPTED, "message": reason, "resume": None}
-        body = objects.status(self.name, json.dumps({**state.idle(status), **ended}))
+        body = objects.status(self.name, finite.dumps({**state.idle(status), **ended}))
         about = {**objects.owner_reference(top), "blockOwnerDeletion": False}
         body["metadata"]["ownerReferences"] = [about]
         name = body["metadata"]["name"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 
+from ...common import finite
 from ...jobs.job import ENDED, Status, as_of_now
 from .. import job as edljob
 from .. import names, objects, observe, queued
@@ -31,7 +31,7 @@ def status_of(
     """
     status: Status = {"job_name": name, "state": "starting"}
     if said is not None:
-        status = as_of_now(status | json.loads(said["data"][objects.STATUS]))
+        status = as_of_now(status | finite.loads(said["data"][objects.STATUS]))
     if status["state"] in ENDED:
         return status
     if ended := _end_of(top):

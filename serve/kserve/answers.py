@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .refused import Refused, Why
+from ...common import finite
 from .tensors import AT_ONCE, Arrays, Question, datatype_of, pieces
 
 _ENCODED = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -32,7 +32,7 @@ def as_http(
 ) -> tuple[bytes, list[Any]]:
     """Return the JSON of an answer, and the bytes that come behind it.
 
-    Raises Refused where JSON cannot hold a value.
+    In JSON NaN and infinities are null; the tensor's parameter `not_finite` says which they were.
     """
     told: list[str] = []
     bodies: list[Any] = []
@@ -48,27 +48,34 @@ def as_http(
             bodies.append(body)
             told.append(_ENCODED(tensor))
         else:
-            values = ",".join(_values(piece) for piece in pieces(array.reshape(-1)))
-            told.append(f'{_ENCODED(tensor)[:-1]},"data":[{values}]}}')
+            data, said = _listed(array)
+            if said:
+                tensor["parameters"] = {finite.NOT_FINITE: said}
+            told.append(f'{_ENCODED(tensor)[:-1]},"data":[{data}]}}')
     head: dict[str, Any] = {"model_name": model, "model_version": version}
     if question.id:
         head["id"] = question.id
     return f'{_ENCODED(head)[:-1]},"outputs":[{",".join(told)}]}}'.encode(), bodies
 
 
-def _values(flat: NDArray[Any]) -> str:
-    """Return the JSON of values, without the brackets. Raises Refused."""
+def _listed(array: NDArray[Any]) -> tuple[str, str]:
+    """Return the JSON of an array's values, without the brackets, and its `not_finite`."""
+    texts, notes, at = [], [], 0
+    for piece in pieces(array.reshape(-1)):
+        values, said = _values(piece, at)
+        texts.append(_ENCODED(values)[1:-1])
+        notes += [said] if said else []
+        at += len(piece)
+    return ",".join(texts), ",".join(notes)
+
+
+def _values(flat: NDArray[Any], at: int) -> tuple[list[Any], str]:
     values: list[Any] = flat.tolist()
     if flat.dtype.kind in "SUO":
-        values = [e.decode(errors="replace") if isinstance(e, bytes) else e for e in values]
-    try:
-        return _ENCODED(values)[1:-1]
-    except ValueError as error:
-        raise Refused(
-            Why.INVALID,
-            "an output is NaN or infinite, which JSON has not: ask for bytes "
-            '(parameters: {"binary_data_output": true})',
-        ) from error
+        return [e.decode(errors="replace") if isinstance(e, bytes) else e for e in values], ""
+    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+        return finite.in_list(values, at)
+    return values, ""
 
 
 def packed(array: NDArray[Any]) -> bytes:

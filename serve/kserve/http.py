@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...common import foreign
+from ...common import finite, foreign
 from ..repository import Repository
 from . import answers, compression, tensors, unserved
 from .asking import Asking
@@ -279,7 +278,7 @@ def _closing(error: Refused) -> list[tuple[bytes, bytes]]:
 async def _say(
     send: Send, status: int, told: Any, more: Iterable[tuple[bytes, bytes]] = ()
 ) -> None:
-    await _send(send, status, [*_JSON, *more], json.dumps(told).encode())
+    await _send(send, status, [*_JSON, *more], finite.dumps(told).encode())
 
 
 async def _say_ready(send: Send, why_not: str, told: Mapping[str, Any]) -> None:

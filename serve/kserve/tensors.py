@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common import foreign
+from ...common import finite, foreign
 from ...distill.kserve.tensors import DATATYPES, DTYPES
 from ..servable import Column
 from . import unserved
@@ -95,7 +95,8 @@ def from_http(
         if nbytes is None:
             if "data" not in tensor:
                 raise _invalid(f"the input {column.name!r} has neither data nor binary_data_size")
-            found[column.name] = _listed(column, sizes, tensor["data"])
+            said = _parameter(tensor, finite.NOT_FINITE) if "parameters" in tensor else None
+            found[column.name] = _listed(column, sizes, tensor["data"], said)
             continue
         if type(nbytes) is not int or not 0 <= nbytes <= len(raw):
             raise _invalid(
@@ -241,9 +242,19 @@ def _listing(columns: Mapping[str, Column]) -> str:
     return ", ".join(f"{name!r} ({described(column)})" for name, column in columns.items())
 
 
-def _listed(column: Column, sizes: tuple[int, ...], values: Any) -> NDArray[Any]:
-    """Return the array of listed values, flat or nested. Raises Refused."""
+def _listed(
+    column: Column, sizes: tuple[int, ...], values: Any, not_finite: Any = None
+) -> NDArray[Any]:
+    """Return the array of listed values, flat or nested. Raises Refused.
+
+    `not_finite`: which of them that are null were NaN or infinite (common/finite.py).
+    """
     flat = _flat(column, sizes, values)
+    if not_finite is not None:
+        try:
+            flat = finite.from_list(flat, not_finite)
+        except ValueError as error:
+            raise _invalid(f"the input {column.name!r}: {error}") from error
     if column.datatype == _BYTES:
         return _texts(column, sizes, flat)
     dtype = DTYPES[column.datatype]

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { clock, headline, lasted, percent, short, significant, visible } from "../../dashboard/page/format.js";
+import { parsed } from "../../dashboard/page/finite.js";
 import { Span } from "../../dashboard/page/span.js";
 import {
   applyChange, applySnapshot, blank, deaths, expanded, jobNow, rows, taskAt, taskCounts, thinned,
@@ -148,7 +149,23 @@ test("numbers are told as they are", () => {
   assert.equal(clock(3753), "1:02:33");
   assert.equal(short(1234567), "1.23 M");
   assert.equal(significant(0.459446), "0.4594");
-  assert.equal(significant(NaN), "–");
+  assert.equal(significant("0.5"), "–");
+});
+
+test("numbers that JSON lacks are put back where the server says", () => {
+  const text = JSON.stringify({
+    status: { loss: null, "a/b~": null, exit_code: null, metrics: [null] },
+    not_finite: { "/status/loss": "nan", "/status/a~1b~0": "-inf", "/status/metrics/0": "inf", "/gone/x": "nan" },
+  });
+  assert.deepEqual(parsed(text), {
+    status: { loss: NaN, "a/b~": -Infinity, exit_code: null, metrics: [Infinity] },
+  });
+  assert.deepEqual(parsed('{"a": [1, null]}'), { a: [1, null] });
+});
+
+test("a measure that is no number is told as that, and what is not there as nothing", () => {
+  assert.deepEqual(["NaN", "Infinity", "–", "–"], [NaN, Infinity, null, undefined].map((one) => significant(one)));
+  assert.deepEqual(thinned([[1, 1, NaN], [2, 2, 5], [3, 3, Infinity]], 2), [[1, 1, NaN], [2, 2, 5]]);
 });
 
 test("what a text would do is told by its number, as on a terminal; lines and tabs stay", () => {

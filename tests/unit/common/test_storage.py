@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 
 import pytest
+from tools.strict_json import strict
 from tools.turns import in_turn
 
 from edl.common import storage
@@ -85,3 +88,26 @@ def test_an_older_format_is_refused_by_name(two):
     with pytest.raises(CheckpointError, match=r"MANIFEST\.json has format 1; this version reads 2"):
         storage.load(path.parent)
     assert 1 == storage.load(folder).version
+
+
+def test_an_infinity_in_the_books_is_in_no_manifest_and_comes_back(two):
+    _, path = two
+    books = {"judges": {"best": {"value": -math.inf}}}
+
+    storage.write_manifest(
+        path.parent, version=2, num_shards=1, num_slots=1, files=(), model={}, books=books
+    )
+
+    assert {"/books/judges/best/value": "-inf"} == strict(path.read_bytes())["not_finite"]
+    assert books == storage.read_manifest(path.parent).books
+
+
+def test_a_manifest_of_a_version_that_wrote_infinities_as_tokens_is_still_read(two):
+    _, path = two
+    values = json.loads(path.read_bytes())
+    values |= {"books": {"value": math.inf}, "files": []}
+    del values["checksum"]
+    said = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**values, "checksum": said}))
+
+    assert {"value": math.inf} == storage.read_manifest(path.parent).books

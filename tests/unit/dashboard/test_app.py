@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import json
+import math
 
 import pytest
 from tools import asgi
+from tools.strict_json import strict
 
 from edl.common.errors import JobError, UsageError
 from edl.dashboard.actions import Actions
@@ -213,7 +215,8 @@ def test_the_api_describes_itself():
     told = ask("/api/openapi.json", COOKIE).told
     snapshot = ask("/api/jobs/demo", COOKIE).told
 
-    assert set(snapshot) == set(told["components"]["schemas"]["Snapshot"]["properties"])
+    properties = set(told["components"]["schemas"]["Snapshot"]["properties"])
+    assert set(snapshot) == properties - {"not_finite"}  # which is there where numbers are null
 
 
 # -- actions
@@ -334,3 +337,17 @@ def test_an_action_that_does_not_come_is_given_up():
         asgi.ask(of.asgi, "POST", "/api/jobs/demo/actions", [b"{"], given, stalls=True)
     )
     assert (408, []) == (reply.status, of._jobs.job.done)
+
+
+def test_all_of_the_interface_is_strict_json_where_metrics_are_none(monkeypatch):
+    told = {"state": "running", "started_s_ago": 1.0, "loss": math.nan}
+    told |= {"evaluations": [{"version": 1, "epoch": 0, "metrics": {"auc": math.nan}}]}
+    monkeypatch.setattr(FakeJob, "look", lambda _: told)
+    monkeypatch.setattr(FakeJob, "status", lambda _: told)
+
+    jobs, job = (strict(ask(path, COOKIE).body) for path in ("/api/jobs", "/api/jobs/demo"))
+
+    assert (None, "nan") == (jobs["jobs"][0]["loss"], jobs["not_finite"]["/jobs/0/loss"])
+    assert [1, 1.0, None] == job["scalars"]["auc"][0]
+    said = ("/status/loss", "/status/evaluations/0/metrics/auc", "/scalars/auc/0/2")
+    assert {*said, "/scalars/loss/0/2"} == job["not_finite"].keys()

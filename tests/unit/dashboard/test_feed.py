@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import math
 
+from tools.strict_json import strict
+
+from edl.common import finite
 from edl.dashboard import feed as feeds
 from edl.dashboard.feed import Feed, encode
 from edl.dashboard.model import Model
@@ -98,5 +102,19 @@ def test_whoever_waits_is_woken_by_the_next_message():
     assert 1 == asyncio.run(run())[0]
 
 
-def test_what_is_no_number_is_null_for_a_browser():
-    assert '{"a":[null,1.0],"b":null}' == encode({"a": [float("nan"), 1.0], "b": float("inf")})
+def test_what_is_no_number_is_null_for_a_browser_and_told_beside():
+    text = encode({"a": [math.nan, 1.0], "b": math.inf})
+
+    told = {"/a/0": "nan", "/b": "inf"}
+    assert {"a": [None, 1.0], "b": None, "not_finite": told} == strict(text)
+
+
+def test_a_loss_that_stays_no_number_is_no_news():
+    model, feed = Model(), Feed("f", lambda: 0.0)
+    for done in (1, 2):
+        told = {"state": "running", "loss": math.nan, "records_done": done}
+        model.hear(finite.loads(finite.dumps(told)), 1.0)
+        feed.put(model.snapshot(1.0))
+
+    ((kind, _, made),) = read(feed, 1)[1]
+    assert ("change", {"records_done": 2}) == (kind, made["status"])

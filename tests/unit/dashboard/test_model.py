@@ -205,11 +205,17 @@ def test_a_series_stays_small_and_keeps_its_extremes():
     assert [t for _, t, _ in series.points] == sorted({t for _, t, _ in series.points})
 
 
-def test_a_loss_that_is_no_number_is_a_gap():
+def test_a_loss_that_is_no_number_stands_as_it_is_and_hides_no_extreme():
     series = Series()
-    series.add(1, 1.0, float("nan"))
+    series.add(0, 0.0, math.nan)
+    assert [(0, 0.0, math.nan)] == series.points
 
-    assert [(1, 1.0, None)] == series.points
+    for number in range(1, 1 + MOST):
+        series.add(number, float(number), math.inf if number % 3 else float(number))
+
+    known = [value for _, _, value in series.points if math.isfinite(value)]
+    assert (3.0, float(MOST)) == (min(known), max(known))
+    assert 1 == series.thinned
 
 
 ENDS = st.sampled_from(["killed", "preempted", "failed", "finished"])

@@ -1,6 +1,7 @@
 """The screen of `edl top`: as large as the terminal, telling the snapshot, and nothing else."""
 
 import io
+import math
 import unicodedata
 
 import pytest
@@ -237,6 +238,16 @@ def test_a_terminal_of_ascii_gets_ascii():
     assert [80] * 24 == [line.cell_len for line in lines]
 
 
+def test_a_metric_that_is_no_number_is_told_as_that():
+    told = {"version": 1, "metrics": {"auc": math.nan}}
+    status = {"job_name": "deepfm", "state": "running", "loss": math.inf, "evaluations": [told]}
+
+    lines = [" ".join(line.split()) for line in shown(heard(status), 80, 40).splitlines()]
+
+    assert any(line.startswith("loss inf") for line in lines)
+    assert any(line.startswith("auc nan") for line in lines)
+
+
 # -- small drawings
 
 
@@ -244,8 +255,8 @@ def test_a_curve_keeps_its_shape():
     points = [(n, float(n), float(n)) for n in range(100)]
 
     assert "▁▂▃▄▅▆▇█" == texts.curve(points, 8)
-    assert "█▁" == texts.curve([(0, 0.0, 5.0), (1, 1.0, None), (2, 2.0, 1.0)], 2)
-    assert "" == texts.curve([(0, 0.0, None)], 5)
+    assert "█▁" == texts.curve([(0, 0.0, 5.0), (1, 1.0, math.nan), (2, 2.0, 1.0)], 2)
+    assert "" == texts.curve([(0, 0.0, math.nan)], 5)
     assert "▅" == texts.curve([(0, 0.0, 5.0)], 1)
     assert 4 == len(texts.curve([(0, 0.0, float("inf")), (1, 1.0, 1e308), (2, 2.0, -1e308)], 4))
 

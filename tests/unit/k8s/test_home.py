@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 from pathlib import Path
 from queue import Queue
 
 import pytest
+from tools.strict_json import strict
 
 from edl.common.errors import Fenced, UsageError
 from edl.common.settings import JobSettings
-from edl.k8s import connection, objects, pods
+from edl.k8s import connection, job_status, objects, pods
 from edl.k8s.api import Api
 from edl.k8s.home import Home
+from edl.k8s.outside.state import status_of
 
 JOB = JobSettings(job_name="demo", image_name="edl:1")
 OWNER = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "name": "demo", "uid": "u"}
+EDLJOB = {"kind": "EdlJob", "metadata": {"name": "demo"}, "spec": {}}
 
 
 @pytest.fixture
@@ -73,6 +77,15 @@ def test_the_end_is_told_to_a_batch_job_and_not_to_an_edljob(home, api, server):
     assert json.loads(written["data"][objects.STATUS])["exit_code"] == 1
     assert written["metadata"]["ownerReferences"][0]["uid"] == "u"
     assert not any(method == "PATCH" and "/jobs/" in path for method, path in server.requests)
+
+
+def test_a_loss_that_is_no_number_is_told_in_json_that_kubectl_can_hand_on(home, api, server):
+    home(OWNER).decided({"state": "done", "exit_code": 0, "loss": math.nan})
+
+    found = api.get("ConfigMap", "edl-demo-status")
+    assert {"/loss": "nan"} == strict(found["data"][objects.STATUS])["not_finite"]
+    assert math.isnan(job_status.told_by(found)["loss"])
+    assert math.isnan(status_of("demo", EDLJOB, found, [])["loss"])
 
 
 def test_what_is_wanted_is_done_and_each_question_for_a_checkpoint_told(home, api, server):

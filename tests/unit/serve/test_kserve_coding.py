@@ -9,10 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tools.strict_json import strict
 from tools.turns import examples
 
-from edl.distill.kserve.tensors import DTYPES
+from edl.distill.kserve.tensors import DTYPES, listed_part
 from edl.proto import kserve_pb2 as pb
+from edl.serve.export_parts import json_of
 from edl.serve.kserve import answers, tensors
 from edl.serve.kserve.refused import Refused, Why
 from edl.serve.servable import Column
@@ -97,6 +99,10 @@ REFUSED = {
     "size beyond": (*body(tensor(parameters={"binary_data_size": 9}), raw=b"12345678"), "8 bytes"),
     "other size": (*body(tensor(parameters={"binary_data_size": 4}), raw=b"1234"), "instead of 8"),
     "bytes of none": (*body(tensor(), raw=b"1234"), "4 bytes that are of no input"),
+    "infinity of a number": (
+        *body(tensor(parameters={"not_finite": "0:inf"})),
+        "input 'x': not_finite says '0:inf', and there is no null",
+    ),
     "unknown output": (*body(tensor(), outputs=[{"name": "y"}]), "no output 'y': the model has"),
 }
 
@@ -217,13 +223,12 @@ def test_values_of_each_type_survive_each_way(datatype, data):
         values = values.reshape(shape)
     else:
         dtype = DTYPES[datatype]
-        wide = {"allow_nan": False, "allow_infinity": False} if dtype.kind == "f" else {}
-        values = data.draw(arrays.arrays(dtype, shape, elements=arrays.from_dtype(dtype, **wide)))
+        values = data.draw(arrays.arrays(dtype, shape, elements=arrays.from_dtype(dtype)))
     column = Column("v", datatype, (3,))
     question = tensors.Question({}, 2, {}, False, "")
 
     head, _ = answers.as_http({"v": values}, question, "m", "1")
-    listed = json.loads(head)["outputs"][0]
+    listed = strict(head)["outputs"][0]
     raw = answers.packed(values)
     message = pb.InferRequest(raw_input_contents=[raw])
     message.inputs.add(name="v", datatype=datatype, shape=shape)
@@ -236,11 +241,24 @@ def test_values_of_each_type_survive_each_way(datatype, data):
         assert datatype == tensors.datatype_of(found.inputs["v"])
 
 
-def test_nan_is_in_no_json_and_whoever_asks_is_told_how_to_get_it():
-    outputs = {"sum": np.array([np.nan], np.float32)}
+def test_of_a_listed_output_nan_and_infinities_are_null_and_told_beside():
+    outputs = {"sum": np.array([np.nan, 1, np.inf, -np.inf], np.float32)}
 
-    with pytest.raises(Refused, match="binary_data_output"):
-        answers.as_http(outputs, tensors.Question({}, 1, {}, False, ""), "m", "1")
+    head, _ = answers.as_http(outputs, tensors.Question({}, 4, {}, False, ""), "m", "1")
+
+    (told,) = strict(head)["outputs"]
+    assert [None, 1.0, None, None] == told["data"]
+    assert {"not_finite": "0:nan,2:inf,3:-inf"} == told["parameters"]
+    part = listed_part("sum", "FP32", [4], told["data"], told["parameters"]["not_finite"])
+    np.testing.assert_array_equal(outputs["sum"], part.values)
+
+
+def test_an_example_of_an_exported_model_is_strict_and_a_request():
+    values = np.array([[np.nan, 1], [np.inf, 0]], np.float32)
+
+    told = strict(json.dumps(json_of(X, values)))
+
+    np.testing.assert_array_equal(values, read(told).inputs["x"])
 
 
 def test_the_outputs_that_are_asked_for_come_in_that_order_each_as_it_was_asked_for():
