@@ -24,11 +24,12 @@ from ..nn.by_name import ByName, Optimizers, all_of, clip_norm, of_all
 from ..nn.embedding import Embedding, attach, tables
 from ..nn.fitness import Weights, check_loss, faults, remarks
 from ..nn.local import LocalRows, torch_optimizer
-from ..nn.metrics import values
+from ..nn.metrics import count_batch, values
 from ..nn.model_spec import TableSpec
 from ..nn.optimizers import Optimizer
 from ..nn.outputs import arrays_of
 from ..nn.replace import prepare
+from ..nn.weights import plain, weight_of
 from .spec import Definition, load_definition
 
 Result = TypeVar("Result")
@@ -199,7 +200,7 @@ class _Trial:
         self.note(
             "ok",
             "feed",
-            f"{len(records)} records -> features {_shape(features)}, labels {_shape(labels)}",
+            f"{len(records)} records -> features {_shape(features)}, labels {_labels(labels)}",
         )
         self._model.train()
         buffers = Buffers(self._model)
@@ -319,7 +320,7 @@ class _Trial:
         features, labels = self._try("feed", self._definition.feed, records, "evaluate")
         outputs = self._try("model", self._model, features)
         for name, metric in metrics.items():
-            self._try(f"metrics: {name}", metric.update, outputs, labels)
+            self._try(f"metrics: {name}", count_batch, {name: metric}, outputs, labels, features)
         if metrics:
             told = ", ".join(f"{name} {value:.4g}" for name, value in values(metrics).items())
             self.note("ok", "evaluate", f"{told} (an untrained model)")
@@ -355,3 +356,9 @@ def _shape(value: object) -> str:
     if isinstance(value, tuple | list) and len(value) <= 8:
         return "(" + ", ".join(_shape(part) for part in value) + ")"
     return type(value).__name__
+
+
+def _labels(labels: object) -> str:
+    weight = weight_of(labels)
+    weights = "" if weight is None else f", weights that are {weight.sum():.4g} in sum"
+    return f"{_shape(plain(labels))}{weights}"

@@ -105,16 +105,5 @@ def feed(records: Any, mode: str) -> tuple[dict[str, Tensor], dict[str, Tensor] 
     }
 
 
-class TaskAUC(AUC):
-    """The AUC of one of the tasks."""
-
-    def __init__(self, task: str) -> None:
-        super().__init__(logits=True)
-        self._task = task
-
-    def update(self, outputs: Any, labels: Any) -> None:
-        super().update(outputs[self._task], labels[self._task])
-
-
 def metrics() -> dict[str, Metric]:
-    return {f"{task}_auc": TaskAUC(task) for task in TASKS}
+    return {f"{task}_auc": AUC(logits=True, of=task) for task in TASKS}

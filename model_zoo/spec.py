@@ -6,6 +6,7 @@ A definition is a plain Python module (docs/model-zoo.md):
     def loss(outputs, labels) -> Tensor           required for training
     def optimizer() -> edl.nn optimizer spec      required for training
     def feed(records, mode) -> (features, labels) required; mode: "train" | "evaluate" | "predict"
+                                                  or (features, labels, weight), and a loss [N]
     def metrics() -> dict[str, Metric]            optional
     def reader(path, **params) -> RecordReader    optional
     class Callbacks                               optional
@@ -32,10 +33,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.errors import DefinitionError
 from ..data.reader import about_text
+from ..nn.arrays import records_of
 from ..nn.by_name import ByName, Optimizers
 from ..nn.metrics import Metric
 from ..nn.optimizers import OPTIMIZERS
 from ..nn.torch_metric import as_metric
+from ..nn.weights import Weighted, checked, weighted
 from .catalogue import did_you_mean, find, list_definitions
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ SIGNATURES = {
     "model": "def model(**params) -> nn.Module",
     "loss": "def loss(outputs, labels) -> Tensor",
     "optimizer": "def optimizer() -> edl.nn.Adam(...), SGD(...), ...",
-    "feed": "def feed(records, mode) -> (features, labels)",
+    "feed": "def feed(records, mode) -> (features, labels), or (features, labels, weight)",
     "metrics": "def metrics() -> dict[str, Metric]",
     "reader": "def reader(path, **params) -> RecordReader",
     "Callbacks": "class Callbacks, made without arguments",
@@ -189,7 +192,8 @@ class Definition:
 
     @property
     def loss(self) -> Callable[..., Any]:
-        return self._function("loss")
+        """The loss of a minibatch, of labels as `feed` returns them: with or without weights."""
+        return weighted(self._function("loss"))
 
     def optimizer(self) -> Optimizers:
         """Return the optimizer spec."""
@@ -215,7 +219,7 @@ class Definition:
         return optimizer
 
     def feed(self, records: object, mode: str) -> tuple[Any, Any]:
-        """Return (features, labels) of a batch.
+        """Return (features, labels) of a batch; with weights, labels are a `Weighted` of both.
 
         What the user's code raises passes through as it is.
 
@@ -227,9 +231,12 @@ class Definition:
             if not (said := about_text(records, error)):
                 raise
             raise TypeError(f"{error} ({said})").with_traceback(error.__traceback__) from error
-        if not isinstance(fed, tuple) or len(fed) != 2:
+        if not isinstance(fed, tuple) or len(fed) not in (2, 3):
             raise self._wrong("feed", f"returned {_kind(fed)} instead of (features, labels)")
-        return fed
+        features, labels, *weight = fed
+        if not weight or weight[0] is None or mode == "predict":
+            return features, labels
+        return features, Weighted(labels, checked("feed", weight[0], _count(labels)))
 
     def metrics(self) -> dict[str, Metric]:
         """Return fresh metrics by name; {} where the definition has none."""
@@ -477,6 +484,14 @@ def _line(function: Any) -> int:
         return inspect.getsourcelines(function)[1]
     except (OSError, TypeError):
         return 0
+
+
+def _count(labels: Any) -> int | None:
+    """Return how many records labels are of; None where they do not say."""
+    try:
+        return records_of(labels)
+    except TypeError:
+        return None
 
 
 def _kind(value: object) -> str:

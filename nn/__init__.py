@@ -10,8 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ..common.hashing import hash64
-from .auc import AUC
+from .auc import AUC, GAUC
 from .by_name import ByName
+from .groups import ByGroup
 from .metrics import Accuracy, LogLoss, Mean, MeanSquaredError, Metric
 from .optimizers import (
     FTRL,
@@ -62,6 +63,7 @@ _NEEDS_TORCH = {
 __all__ = [
     "AUC",
     "FTRL",
+    "GAUC",
     "LAMB",
     "PADDING",
     "SGD",
@@ -71,6 +73,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "ByGroup",
     "ByName",
     "Constant",
     "Cosine",

@@ -2,14 +2,16 @@
 
 A worker updates its own metrics and sends `pack(metrics)`; whoever has all the bytes calls `merge`,
 which adds the states elementwise, or has the metric `add` them. So the value over any number of
-workers is the value over all the records, never a mean of means. numpy only; torch tensors are
-taken by their own `.numpy()`.
+workers is the value over all the records, never a mean of means.
 
-Outputs are [N] or [N, 1] scores or [N, C] class scores, labels [N] or [N, 1].
+Outputs are [N] or [N, 1] scores or [N, C] class scores, labels [N] or [N, 1]; `weight` says how
+much each record counts, as scikit-learn's `sample_weight`. Of several outputs, in a dict or a
+tuple, a metric is about one: `AUC(of="income")`.
 """
 
 from __future__ import annotations
 
+import inspect
 import io
 import math
 import zipfile
@@ -20,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DefinitionError, EdlError
+from .arrays import Array, OfPart, flat, one_array, records_of, to_numpy
+from .weights import Weights, checked, plain, weight_of
 
-Array = NDArray[Any]
 State = dict[str, Array]
 Value = float | dict[str, float]
 
@@ -32,6 +35,10 @@ class Metric(Protocol):
 
     `state` of a fresh metric is all zeros. One whose states are no sums has a method `add(state)`
     that counts what another has counted.
+
+    One whose `update` takes `weight` too (float64[N]) can be used where feed gives weights. One
+    with an attribute `columns`, names of entries of features or labels, is given these by name, as
+    the argument `columns`.
 
     One that says which of its values is best, by an attribute `best` of "min" or "max", need not be
     asked for with it in --keep_best and --early_stopping.
@@ -57,62 +64,9 @@ class Metric(Protocol):
         ...
 
 
-def to_numpy(values: Any) -> Array:
-    """Return the array of a torch tensor (any device, with or without gradient), list or array."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        if values.is_floating_point() and values.itemsize < 4:  # numpy has not all of those types
-            values = values.float()
-        if str(values.layout) != "torch.strided":
-            values = values.to_dense()
-        return np.asarray(values.resolve_conj().resolve_neg().numpy())
-    return np.asarray(values)
-
-
-def one_array(name: str, values: Any) -> Array:
-    """Return the values as one array.
-
-    Raises ValueError for several, in a dict or a tuple.
-    """
-    if isinstance(values, Mapping) or (
-        isinstance(values, tuple | list) and any(hasattr(part, "shape") for part in values)
-    ):
-        what = ", ".join(map(str, values)) if isinstance(values, Mapping) else str(len(values))
-        raise ValueError(
-            f"{name} got a {type(values).__name__} ({what}) where it needs one tensor: have "
-            "metrics() return an object of your own whose update takes the part that it is about"
-        )
-    return to_numpy(values)
-
-
-def _flat(name: str, values: Any) -> Array:
-    array = one_array(name, values)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        raise ValueError(f"{name} needs values of shape [N] or [N, 1], not {list(array.shape)}")
-    return array
-
-
-def _records(labels: Any) -> int:
-    """Return how many records a batch of labels is of.
-
-    A dict or tuple of tensors is of one batch.
-    """
-    while isinstance(labels, Mapping | tuple):
-        parts = list(labels.values()) if isinstance(labels, Mapping) else labels
-        arrays = [part for part in parts if getattr(part, "ndim", 1)]
-        if not arrays or not (
-            hasattr(arrays[0], "shape") or isinstance(arrays[0], Mapping | tuple)
-        ):
-            break
-        labels = arrays[0]
-    return len(labels)
-
-
 def pair(name: str, outputs: Any, labels: Any) -> tuple[NDArray[np.float64], Array]:
     """Return scores and labels of shape [N]. Raises ValueError where they are not, or NaN."""
-    scores, truth = _flat(name, outputs).astype(np.float64), _flat(name, labels)
+    scores, truth = flat(name, outputs).astype(np.float64), flat(name, labels)
     if scores.shape != truth.shape:
         raise ValueError(f"{name} got {len(scores)} outputs for {len(truth)} labels")
     if np.isnan(scores).any():
@@ -130,7 +84,12 @@ def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
 
 
-class Sums:
+def weights_of(name: str, weight: Any, records: int) -> Weights:
+    """Return the weight of each record: 1 where nobody says another. Raises ValueError."""
+    return np.ones(records) if weight is None else checked(name, weight, records)
+
+
+class Sums(OfPart):
     """A metric whose state is named arrays, `_sums`, that `update` adds to."""
 
     best = ""  # "min" or "max", where that is known
@@ -160,61 +119,75 @@ class Accuracy(Sums):
     """Share of right answers: argmax of [N, C] outputs, or score >= threshold of [N] outputs.
 
     Labels of the former are 0 to C - 1, or -1: a record that does not count; of the latter 0 and 1.
-    `logits`: the threshold is on the sigmoid of the output.
+    `logits`: the threshold is on the sigmoid of the output. `of`, `label`: see OfPart.
     """
 
     best = "max"
 
-    def __init__(self, threshold: float = 0.5, *, logits: bool = False) -> None:
+    def __init__(
+        self, threshold: float = 0.5, *, logits: bool = False, of: str = "", label: str = ""
+    ) -> None:
         if isinstance(threshold, bool) or not isinstance(threshold, int | float):
             raise DefinitionError(
                 f"Accuracy(threshold={threshold!r}): the threshold is a number; class scores "
                 "[N, C] need none: Accuracy()"
             )
-        super().__init__(correct=np.zeros((), np.int64), count=np.zeros((), np.int64))
+        super().__init__(correct=np.zeros(()), count=np.zeros(()))
         self.threshold = threshold
         self.logits = logits
+        self.of, self.label = of, label
 
-    def update(self, outputs: Any, labels: Any) -> None:
+    def update(self, outputs: Any, labels: Any, weight: Any = None) -> None:
+        outputs, labels = self.part(outputs, labels)
         array = one_array("Accuracy", outputs)
         if array.ndim == 2 and array.shape[1] > 1:
-            guess, truth = array.argmax(axis=1), _flat("Accuracy", labels)
-            if guess.shape != truth.shape:
-                raise ValueError(f"Accuracy got {len(guess)} outputs for {len(truth)} labels")
-            if np.isnan(array).any():
-                raise ValueError("Accuracy got NaN among the outputs")
-            guess, truth = guess[truth != -1], truth[truth != -1]
-            classes = array.shape[1]
-            if (wrong := truth[(truth < 0) | (truth >= classes) | (truth != np.floor(truth))]).size:
-                raise ValueError(
-                    f"Accuracy got the label {wrong[0]} for scores of {classes} classes: labels "
-                    f"are 0 to {classes - 1}, or -1 where a record does not count"
-                )
-            right = guess == truth
+            right, counts = self._of_classes(array, labels)
         else:
             scores, truth = pair("Accuracy", outputs, labels)
             check_binary("Accuracy", truth)
             right = ((_sigmoid(scores) if self.logits else scores) >= self.threshold) == (
                 truth > 0.5
             )
-        self._sums["correct"] += right.sum()
-        self._sums["count"] += right.size
+            counts = np.ones(len(right), bool)
+        weights = weights_of("Accuracy", weight, len(right)) * counts
+        self._sums["correct"] += (right * weights).sum()
+        self._sums["count"] += weights.sum()
+
+    def _of_classes(self, scores: Array, labels: Any) -> tuple[Array, Array]:
+        """Return by record whether the answer is right, and whether it counts."""
+        guess, truth = scores.argmax(axis=1), flat("Accuracy", labels)
+        if guess.shape != truth.shape:
+            raise ValueError(f"Accuracy got {len(guess)} outputs for {len(truth)} labels")
+        if np.isnan(scores).any():
+            raise ValueError("Accuracy got NaN among the outputs")
+        counts, classes = truth != -1, scores.shape[1]
+        bad = counts & ((truth < 0) | (truth >= classes) | (truth != np.floor(truth)))
+        if (wrong := truth[bad]).size:
+            raise ValueError(
+                f"Accuracy got the label {wrong[0]} for scores of {classes} classes: labels "
+                f"are 0 to {classes - 1}, or -1 where a record does not count"
+            )
+        return guess == truth, counts
 
     def value(self) -> float:
         return self._ratio("correct", "count")
 
 
 class LogLoss(Sums):
-    """Mean binary cross-entropy of probabilities (clipped by 1e-7), or of logits, unclipped."""
+    """Mean binary cross-entropy of probabilities (clipped by 1e-7), or of logits, unclipped.
+
+    `of`, `label`: see OfPart.
+    """
 
     best = "min"
 
-    def __init__(self, *, logits: bool = False) -> None:
-        super().__init__(total=np.zeros((), np.float64), count=np.zeros((), np.int64))
+    def __init__(self, *, logits: bool = False, of: str = "", label: str = "") -> None:
+        super().__init__(total=np.zeros(()), count=np.zeros(()))
         self.logits = logits
+        self.of, self.label = of, label
 
-    def update(self, outputs: Any, labels: Any) -> None:
-        scores, truth = pair("LogLoss", outputs, labels)
+    def update(self, outputs: Any, labels: Any, weight: Any = None) -> None:
+        scores, truth = pair("LogLoss", *self.part(outputs, labels))
         if (wrong := truth[~((truth >= 0) & (truth <= 1))]).size:
             raise ValueError(f"LogLoss got the label {wrong[0]}: labels are from 0 to 1")
         if self.logits:
@@ -222,22 +195,28 @@ class LogLoss(Sums):
         else:
             p = np.clip(scores, 1e-7, 1 - 1e-7)
             losses = -(truth * np.log(p) + (1 - truth) * np.log1p(-p))
-        self._sums["total"] += losses.sum()
-        self._sums["count"] += losses.size
+        weights = weights_of("LogLoss", weight, len(losses))
+        self._sums["total"] += (weights * losses).sum()
+        self._sums["count"] += weights.sum()
 
     def value(self) -> float:
         return self._ratio("total", "count")
 
 
 class MeanSquaredError(Sums):
-    """Mean of (output - label)**2 over all elements; outputs and labels of equal size."""
+    """Mean of (output - label)**2 over all elements; outputs and labels of equal size.
+
+    `of`, `label`: see OfPart.
+    """
 
     best = "min"
 
-    def __init__(self) -> None:
-        super().__init__(total=np.zeros((), np.float64), count=np.zeros((), np.int64))
+    def __init__(self, *, of: str = "", label: str = "") -> None:
+        super().__init__(total=np.zeros(()), count=np.zeros(()))
+        self.of, self.label = of, label
 
-    def update(self, outputs: Any, labels: Any) -> None:
+    def update(self, outputs: Any, labels: Any, weight: Any = None) -> None:
+        outputs, labels = self.part(outputs, labels)
         guess = one_array("MeanSquaredError", outputs)
         truth = one_array("MeanSquaredError", labels)
         if guess.size != truth.size:
@@ -246,31 +225,96 @@ class MeanSquaredError(Sums):
                 f"{list(truth.shape)}"
             )
         errors = guess.astype(np.float64).ravel() - truth.astype(np.float64).ravel()
-        self._sums["total"] += (errors**2).sum()
-        self._sums["count"] += errors.size
+        records = len(guess) if guess.ndim else 1
+        weights = weights_of("MeanSquaredError", weight, records)
+        each = errors.size // records if records else 1
+        self._sums["total"] += (weights @ errors.reshape(records, each) ** 2).sum()
+        self._sums["count"] += weights.sum() * each
 
     def value(self) -> float:
         return self._ratio("total", "count")
 
 
 class Mean(Sums):
-    """Mean over records of `function(outputs, labels)`, the mean of one batch: `Mean(loss)`.
+    """Mean over records of `function(outputs, labels)`: of one batch, or [N] of its records.
 
+    `Mean(loss)`. Where feed gives weights, it must be of the records: one mean has lost them.
     `best`: "min" or "max"; of a function named `loss` it is the least.
     """
 
     def __init__(self, function: Callable[[Any, Any], Any], *, best: str = "") -> None:
-        super().__init__(total=np.zeros((), np.float64), count=np.zeros((), np.int64))
+        super().__init__(total=np.zeros(()), count=np.zeros(()))
         self._function = function
         self.best = best or ("min" if getattr(function, "__name__", "") == "loss" else "")
 
-    def update(self, outputs: Any, labels: Any) -> None:
-        count = _records(labels)
-        self._sums["total"] += float(to_numpy(self._function(outputs, labels))) * count
-        self._sums["count"] += count
+    def update(self, outputs: Any, labels: Any, weight: Any = None) -> None:
+        records = records_of(labels)
+        found = to_numpy(self._function(outputs, labels)).astype(np.float64)
+        if found.size == 1 and weight is None:
+            self._sums["total"] += found.reshape(()) * records
+            self._sums["count"] += records
+            return
+        if found.shape not in ((records,), (records, 1)):
+            raise DefinitionError(
+                f"metrics(): Mean got the shape {list(found.shape)} of its function for {records} "
+                f"records: it returns one value for each, [{records}], or, without weights, their "
+                "mean"
+            )
+        weights = weights_of("Mean", weight, records)
+        self._sums["total"] += (weights * found.reshape(-1)).sum()
+        self._sums["count"] += weights.sum()
 
     def value(self) -> float:
         return self._ratio("total", "count")
+
+
+def count_batch(
+    metrics: Mapping[str, Metric], outputs: Any, labels: Any, features: Any = None
+) -> None:
+    """Have all metrics count a batch. `labels`: as Definition.feed returns them, with weights.
+
+    Raises DefinitionError where a metric takes no weights and there are some, or wants an entry of
+    features or labels that there is not; and what `update` raises.
+    """
+    weight, truth = weight_of(labels), plain(labels)
+    for name, metric in metrics.items():
+        given: dict[str, Any] = {}
+        if weight is not None:
+            if not takes(metric.update, "weight"):
+                raise DefinitionError(
+                    f"metrics(): {name!r} takes no weights, and feed gives some: use a metric of "
+                    "edl.nn, or let its update take (outputs, labels, weight=None)"
+                )
+            given["weight"] = weight
+        if names := getattr(metric, "columns", ()):
+            given["columns"] = {each: _column(name, each, features, truth) for each in names}
+        update: Callable[..., None] = metric.update
+        update(outputs, truth, **given)
+
+
+def takes(function: Callable[..., Any], argument: str) -> bool:
+    """Tell whether an `update` takes an argument of this name besides outputs and labels."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin that does not say
+        return False
+    any_name = (each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return argument in parameters or any(any_name)
+
+
+def _column(metric: str, name: str, features: Any, labels: Any) -> Array:
+    for values in (features, labels):
+        if isinstance(values, Mapping) and name in values:
+            return flat(f"metrics(): {metric!r}, by {name!r},", values[name])
+    there = [
+        f"{what} {', '.join(map(repr, values))}"
+        for what, values in (("features", features), ("labels", labels))
+        if isinstance(values, Mapping)
+    ]
+    raise DefinitionError(
+        f"metrics(): {metric!r} is by {name!r}, and feed gives no such entry of its features or "
+        f"labels ({'; '.join(there) or 'neither is a dict'})"
+    )
 
 
 _TOLD = 1e-3  # of a value between 0 and 1, an error that a user should know
@@ -293,6 +337,15 @@ def values(metrics: Mapping[str, Metric]) -> dict[str, float]:
             if bound is not None and (most := float(bound())) > _TOLD:
                 flat[f"{name}/error_bound"] = most
     return flat
+
+
+def absorb(metric: Metric, state: Mapping[str, Array]) -> None:
+    """Have a metric count what another one of its kind has counted."""
+    if hasattr(metric, "add"):
+        metric.add(state)
+        return
+    mine = metric.state()
+    metric.load({name: array + state[name] for name, array in mine.items()})
 
 
 def pack(metrics: Mapping[str, Metric]) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..common.errors import DefinitionError
-from .metrics import Array, to_numpy
+from .arrays import Array, to_numpy
 
 
 def arrays_of(outputs: Any, count: int) -> dict[str, Array]:

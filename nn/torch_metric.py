@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..common.errors import DefinitionError
-from .metrics import Array, Metric, State, Value, to_numpy
+from .arrays import Array, to_numpy
+from .metrics import Metric, State, Value
 
 
 class TorchMetric:

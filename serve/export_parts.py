@@ -133,8 +133,8 @@ def json_of(column: Column, values: NDArray[Any]) -> dict[str, Any]:
     told = {"name": column.name, "datatype": column.datatype, "shape": [*values.shape]}
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return {**told, "data": data}
-    data, said = finite.in_list(data)
-    return {**told, "parameters": {finite.NOT_FINITE: said}, "data": data}
+    numbers, said = finite.in_list(flat)
+    return {**told, "parameters": {finite.NOT_FINITE: said}, "data": numbers}
 
 
 def neighbours(path: Path) -> list[str]:

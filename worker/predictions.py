@@ -22,7 +22,7 @@ import numpy as np
 
 from ..common.errors import DefinitionError, JobError, UsageError
 from ..common.extras import install
-from ..nn.metrics import Array
+from ..nn.arrays import Array
 
 FOLDER = "predictions"
 

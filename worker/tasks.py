@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from ..common.errors import DefinitionError, JobError
 from ..model_zoo.spec import Definition
 from ..nn import metrics as streamed
+from ..nn.arrays import Array
 from ..nn.outputs import arrays_of
 from ..proto import master_pb2 as pb
 from . import predictions
@@ -46,11 +47,11 @@ class DefinitionTasks:
         self._epoch: int | None = None  # of the last step
         # Of tasks that are not ended: the attempt that began it, and what it has so far.
         self._metrics: dict[int, tuple[int, dict[str, streamed.Metric]]] = {}
-        self._predictions: dict[int, tuple[int, list[dict[str, streamed.Array]]]] = {}
+        self._predictions: dict[int, tuple[int, list[dict[str, Array]]]] = {}
 
-    def evaluate(self, lease: Lease, outputs: Any, labels: Any) -> None:
-        for metric in self._of(lease).values():
-            metric.update(outputs, labels)
+    def evaluate(self, lease: Lease, outputs: Any, labels: Any, features: Any = None) -> None:
+        """Have the metrics count a minibatch, as feed and the model gave it."""
+        streamed.count_batch(self._of(lease), outputs, labels, features)
 
     def evaluated(self, lease: Lease) -> bytes:
         """Return the states of the task's metrics."""

@@ -31,6 +31,7 @@ from ..distill.question import Rules
 from ..distill.teachers import Teachers
 from ..master.client import MasterClient
 from ..nn.device import to_device
+from ..nn.weights import Labelled
 from ..proto import master_pb2 as pb
 from ..registry.identity import teachers_identity
 from . import pulse
@@ -40,7 +41,7 @@ log = logging.getLogger("edl.worker")
 _LOOK_S = 10.0  # how long the master may hold the question where the teachers are
 
 
-class Lesson:
+class Lesson(Labelled):
     """The labels of a minibatch, and what its teachers answer."""
 
     def __init__(self, labels: Any, answer: Callable[[], Any] | None) -> None:

@@ -1,11 +1,12 @@
 """One member's steps of an all-reduce group, by torch's DistributedDataParallel.
 
 The gradient of a minibatch is the mean over its N records: each member weighs its slice's loss by n
-/ N, and DDP adds up. Beside the gradients travel a few numbers, as those of a parameter of DDP's
-own module: whether a member wants the round to end after this step, the loss of the whole
-minibatch, which buffers the forward has changed, which parameters a gradient has reached. So all
-members agree on them without another message. What a step changes of running statistics is averaged
-with the same weights.
+/ N, and DDP adds up. Where feed gives weights, n is their sum, and once all members' sums are here,
+what was added up is divided by the mean weight. Beside the gradients travel a few numbers, as those
+of a parameter of DDP's own module: whether a member wants the round to end after this step, the
+loss of the whole minibatch, which buffers the forward has changed, which parameters a gradient has
+reached. So all members agree on them without another message. What a step changes of running
+statistics is averaged by the number of records.
 
 Which parameters a step uses may depend on its records. DDP waits for the gradient of each; those
 that the backward pass did not reach get one of zeros after it, together with the numbers (`_tell`).
@@ -35,6 +36,7 @@ from ...nn.embedding import tables
 from ...nn.fitness import Weights, check_loss, loss_value, refuse_tables
 from ...nn.model_spec import ModelSpec
 from ...nn.precision import Overflow
+from ...nn.weights import weight_of
 from ..model import PLAIN, Passes, compiled
 from ..trainer import GroupTrainer
 from .slices import Slice
@@ -110,6 +112,9 @@ class StepHooks:
     def end_part(self) -> None:
         """Do what comes after the backward pass of a part."""
 
+    def scale(self, factor: float) -> None:
+        """Multiply by this what the step has added up, of all members."""
+
     def tell(self) -> Sequence[float]:
         """Return the numbers that all members are told too, once the last backward pass is over."""
         return ()
@@ -183,7 +188,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         """Train with so many members, in torch's default process group."""
         self._world = world
         self._numbers.reset()
-        words = 2 + len(self._buffers.names) + len(self.state.parameters) + self._hooks.words()
+        words = 4 + len(self._buffers.names) + len(self.state.parameters) + self._hooks.words()
         self._ddp = DistributedDataParallel(
             _Weighted(self.model, self._forward, self._loss, self._weights, words),
             **_NO_BROADCAST,
@@ -225,11 +230,13 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         for parameter in self.state.parameters:
             parameter.grad = None
         self._buffers.begin()
-        share = mean = 0.0
+        share = mean = mass = 0.0
+        weighted = False
         try:
             for number, (features, labels, count, prepared) in enumerate(piece.parts):
-                weight = count / piece.total
-                share += weight
+                weight, given = self._weight(labels, count)
+                weight, weighted = weight / piece.total, weighted or given
+                share, mass = share + count / piece.total, mass + weight
                 last = number + 1 == len(piece.parts)
                 if self._ddp.require_backward_grad_sync is not last:  # Module.__setattr__ is slow
                     self._ddp.require_backward_grad_sync = last
@@ -245,8 +252,8 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
                     if count:  # a stand-in has no gradient
                         self._hooks.end_part()
                     if last:
-                        words = [wish, mean, *self._buffers.changed()]
-                        wishes, mean, *flags = self._tell(words, earlier)
+                        words = [wish, mean, mass, weighted, *self._buffers.changed()]
+                        wishes, mean, mass, anybody, *flags = self._tell(words, earlier)
             changed = [flag > 0 for flag in flags]
             # What a member without a share computes on may be anything.
             mine = self._buffers.changes() if share else [None] * len(changed)
@@ -255,10 +262,27 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
             self._buffers.restore()
         gradients = [parameter.grad for parameter in self.state.parameters]
         there = [gradient for gradient in gradients if gradient is not None]
+        if anybody and mass:  # what was added up is a mean over the number of records
+            mean /= mass
+            self._hooks.scale(1 / mass)
+            for gradient in there:
+                gradient /= mass
         if there and not math.isfinite(float(nn.utils.get_total_norm(there))):
             raise Overflow(f"the gradient of the minibatch is not finite (the loss is {mean:g})")
         self._numbers.unscale(gradients)
         return Reduced(gradients, changes, task.id, piece.end, mean, wishes > 0, piece.total)
+
+    def _weight(self, labels: Any, count: int) -> tuple[float, bool]:
+        """Return what a part's records weigh in sum, and whether feed has said it."""
+        given = weight_of(labels) if count else None
+        if given is None:
+            return float(count), False
+        if self.meter is not None:
+            raise DefinitionError(
+                "feed gives weights, and --batch_rule adaptive measures gradients of records that "
+                "count alike: leave out one of them"
+            )
+        return float(given.sum()), True
 
     def _tell(self, words: Sequence[float], earlier: Sequence[Tensor | None]) -> list[float]:
         """End DDP's reduction after the backward pass, and return the sums of all members' words.

@@ -62,6 +62,7 @@ class RowExchange(StepHooks):
         self._ahead: tuple[Any, Future[Pulled]] | None = None  # for what, and its rows
         self._source: PulledRows | None = None
         self._sums: list[Rows] = []  # of the parts of a step
+        self._factor = 1.0  # of what all members' parts come to
         self._mine: Rows = {}  # what those come to
         self._messages: list[Bytes] = []  # of that, by member
         self._nbytes: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # of messages, from and to
@@ -80,7 +81,7 @@ class RowExchange(StepHooks):
 
     def begin(self) -> None:
         """Begin a step."""
-        self._sums, self.versions = [], ()
+        self._sums, self.versions, self._factor = [], (), 1.0
 
     def attach(self, features: Any) -> None:
         """Give the model the rows of now, for an evaluation."""
@@ -115,6 +116,9 @@ class RowExchange(StepHooks):
     def end_part(self) -> None:
         assert self._source is not None
         self._sums.append(self._source.gradients())
+
+    def scale(self, factor: float) -> None:
+        self._factor = factor
 
     # -- the exchange: how long each message is, all members hear by the all-reduce
 
@@ -171,8 +175,9 @@ class RowExchange(StepHooks):
         That one returns the sums, over all members, of the rows of this member's shards. All
         members call this after the same step.
         """
+        factor = np.float32(self._factor)
         if self._world == 1:
-            mine = self._mine
+            mine = _scaled(self._mine, factor)
             return lambda: mine
         rank = dist.get_rank()
         sent, received = self._nbytes[rank].tolist(), self._nbytes[:, rank].tolist()
@@ -186,7 +191,7 @@ class RowExchange(StepHooks):
             # An operation that was given up may end without an error.
             if not all(bytes(each[-len(_WHOLE) :]) == bytes(_WHOLE) for each in messages):
                 raise dist.DistError("the group was given up")
-            return self._sum(messages)
+            return _scaled(self._sum(messages), factor)
 
         return rows
 
@@ -205,3 +210,9 @@ class RowExchange(StepHooks):
                 found.setdefault(table, []).append((ids, values))
                 at = end
         return {table: sum_by_id(parts) for table, parts in found.items()}
+
+
+def _scaled(rows: Rows, factor: np.float32) -> Rows:
+    if factor == 1:
+        return rows
+    return {table: (ids, values * factor) for table, (ids, values) in rows.items()}

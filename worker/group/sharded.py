@@ -12,6 +12,7 @@ A round's model is a new one: what was under way when the one before broke is fo
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,6 +30,7 @@ from ...nn.embedding import tables
 from ...nn.fitness import check_loss, loss_value, refuse_tables
 from ...nn.model_spec import ModelSpec
 from ...nn.precision import Overflow
+from ...nn.weights import weight_of
 from ..model import PLAIN, Passes
 from ..trainer import GroupTrainer
 from .parts import Part, Read
@@ -165,9 +167,9 @@ class ShardedTrainer(GroupTrainer[Step]):
         self._sharded.train()
         self._sharded.zero_grad(set_to_none=True)
         self._buffers.begin()
-        told = [1.0, float(wish), float(self.takes), 0.0, 0.0]
+        told = [1.0, float(wish), float(self.takes), 0.0]
         try:
-            share, told[4] = self._passes(piece)
+            share, *more = self._passes(piece)
             changes = self._mean_changes(share)
         finally:
             self._buffers.restore()
@@ -182,12 +184,17 @@ class ShardedTrainer(GroupTrainer[Step]):
         if self.is_over():  # what nccl's operations left may be anything, without an error
             raise dist.DistError("the group was given up")
         self.state.pending = step
-        _, wishes, takes, bad, step.loss = self._sum(told)
+        _, wishes, takes, bad, step.loss, mass, weighted = self._sum([*told, *more])
         if bad:
             self.state.pending = None
             raise Overflow(
                 f"the gradient of the minibatch is not finite (the loss is {step.loss:g})"
             )
+        if weighted and mass:  # what was added up is a mean over the number of records
+            step.loss /= mass
+            for gradient in itertools.chain(*step.gradients):
+                if gradient is not None:
+                    gradient /= mass
         if takes == told[2] * self._world:  # all were told to take as many cuts
             self.agreed = round(told[2])
         step.ends_round = wishes > 0
@@ -210,29 +217,33 @@ class ShardedTrainer(GroupTrainer[Step]):
         mine = self._buffers.changes() if share else [None] * len(changed)
         return mean_changes(self._buffers.before, mine, changed.bool().tolist(), share)
 
-    def _passes(self, piece: Slice) -> tuple[float, float]:
+    def _passes(self, piece: Slice) -> tuple[float, float, float, float]:
         """Pass forward and backward, as often as the member with the most records.
 
-        Returns the weight of this member's records, and what their mean loss adds to that of all.
+        Returns the share of this member's records, what their mean loss adds to that of all, their
+        weights' sum over the number of all records, and 1 where feed has given weights, else 0.
         """
         assert self._sharded is not None
-        share = mean = 0.0
+        share = mean = mass = weighted = 0.0
         parts = list(piece.parts)
         slices = [slice_of(piece.total, rank, self._world) for rank in range(self._world)]
         passes = max(1, passes_of(max(map(len, slices)), self._most))
         stand_ins = [(*parts[0][:2], 0, None)] * (passes - len(parts))
         for number, (features, labels, count, _) in enumerate([*parts, *stand_ins]):
-            weight = count / piece.total
+            given = weight_of(labels) if count else None
+            weight = (count if given is None else float(given.sum())) / piece.total
+            weighted = max(weighted, float(given is not None))
             before = self._buffers.snapshot() if number >= len(parts) else None
             inputs, wanted = to_device(features, self._device), to_device(labels, self._device)
             loss = self._loss(self._numbers.of(self._sharded)(inputs), wanted)
             check_loss(loss)
             value = loss_value(loss, wanted)
             torch.autograd.backward(loss * (weight * self._world * self._numbers.factor()))
-            share, mean = share + weight, mean + value * weight
+            share, mean = share + count / piece.total, mean + value * weight
+            mass += weight
             if before is not None:
                 self._buffers.restore(before)
-        return share, mean
+        return share, mean, mass, weighted
 
     def _mirrored(self, mirror: Part, mine: list[Tensor | None]) -> list[Tensor | None]:
         """Exchange gradients with others: those of the rows that this member mirrors, for its own.

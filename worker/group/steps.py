@@ -198,7 +198,7 @@ class Steps(Generic[StepT]):
                     user_code(batch.start, batch.end, task.source),
                 ):
                     outputs = self._trainer.outputs(batch.features)
-                    self._tasks.evaluate(lease, outputs, batch.labels)
+                    self._tasks.evaluate(lease, outputs, batch.labels, batch.features)
         except SpanError as error:
             self._fail(lease, error)
             return

@@ -199,7 +199,8 @@ class Worker:
                     if batch.used:
                         faults.point("worker.evaluate", task=lease.task.id)
                         outputs = self._outputs(batch)
-                        self._guard(batch, lambda: tasks.evaluate(lease, outputs, batch.labels))
+                        truth = batch.labels, batch.features
+                        self._guard(batch, lambda: tasks.evaluate(lease, outputs, *truth))
                     self._used(batch)
                 case pb.PREDICT:
                     self.status.state = "predicting"

@@ -206,3 +206,54 @@ def test_a_flag_that_the_forward_sets_is_told_to_be_each_workers_own(check):
     assert [("warning", "model")] == worst(findings)
     (told,) = (finding.detail for finding in findings if finding.level == "warning")
     assert "changes begun, which no float is" in told
+
+
+WEIGHTS = ('torch.from_numpy(records["y"])', 'torch.from_numpy(records["y"]), records["y"] * 2')
+
+
+def weighing(check, old, new):
+    """Try a definition whose feed gives weights, with one more change."""
+    assert old in SOUND
+    return check(SOUND, SOUND.replace(*WEIGHTS).replace(old, new))
+
+
+def test_weights_are_tried_with_a_loss_of_each_record(check):
+    findings = weighing(check, ".square().mean()", ".square()")
+
+    assert [] == worst(findings)
+    assert "weights that are 8 in sum" in next(f.detail for f in findings if f.what == "feed")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what", "sentence"),
+    [
+        ("def model", "def model", "loss", "return one loss for each record"),
+        ("* 2", "* -2", "feed", "the weight -2.0: weights are finite and not below 0"),
+        ("* 2", "[:3]", "feed", "3 weights for 4 records"),
+    ],
+)
+def test_weights_that_do_not_fit_are_told(check, old, new, what, sentence):
+    source = SOUND.replace(*WEIGHTS)
+    if what == "feed":
+        source = source.replace(".mean()", "").replace(old, new)
+
+    findings = check(SOUND, source)
+
+    assert [("error", what)] == worst(findings)
+    assert sentence in next(f.detail for f in findings if f.level == "error")
+
+
+@pytest.mark.parametrize(
+    ("metric", "sentence"),
+    [
+        ('MeanSquaredError(of="y")', "MeanSquaredError(of='y'), and the outputs are 'output'"),
+        ('ByGroup(MeanSquaredError(), by="day")', "'mse' is by 'day', and feed gives no such"),
+    ],
+)
+def test_a_metric_of_a_name_that_is_not_there_is_told(check, metric, sentence):
+    source = SOUND.replace("MeanSquaredError()", metric).replace("SGD, Em", "ByGroup, SGD, Em")
+
+    findings = check(SOUND, source)
+
+    assert [("error", "metrics: mse")] == worst(findings)
+    assert sentence in next(f.detail for f in findings if f.level == "error")

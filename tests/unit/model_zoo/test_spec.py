@@ -274,3 +274,19 @@ def test_a_teacher_that_is_no_module_is_told(load):
     definition = load(loss=TAUGHT, teacher="def teacher():\n    return 3\n")
 
     assert "teacher returned a int instead of a torch.nn.Module" in told(definition.teacher)
+
+
+def test_weights_of_feed_go_with_the_labels_but_in_predictions(load):
+    feed = "def feed(records, mode):\n    return records, records, [[2.0]] * len(records)\n"
+    definition = load(feed=feed)
+
+    features, labels = definition.feed([1, 2], "train")
+
+    assert ([1, 2], [1, 2], [2.0, 2.0]) == (features, labels.labels, labels.weight.tolist())
+    assert ([1, 2], [1, 2]) == definition.feed([1, 2], "predict")
+
+
+def test_no_weights_are_none(load):
+    definition = load(feed="def feed(records, mode):\n    return records, None, None\n")
+
+    assert ([1], None) == definition.feed([1], "train")

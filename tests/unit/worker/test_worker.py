@@ -133,7 +133,7 @@ class Tasks:
     def __init__(self):
         self.seen = []
 
-    def evaluate(self, lease, outputs, labels):
+    def evaluate(self, lease, outputs, labels, features):
         self.seen.extend(outputs)
 
     def evaluated(self, lease):
