@@ -167,13 +167,13 @@ class _Trial:
 
     def build(self) -> None:
         self._model = self._try("model", self._definition.model)
-        self._try("model", prepare, self._model, self._threshold_bytes)
+        staying = self._try("model", prepare, self._model, self._threshold_bytes)
         specs = self._try("model", tables, self._model)
         for told in (found := faults(self._model, self._strategy)):
             self.note("error", "model", told)
         if found:
             raise _Stop
-        for told in remarks(self._model, self._strategy):
+        for told in [*staying, *remarks(self._model, self._strategy)]:
             self.note("warning", "model", told)
         attach(self._model, self._rows)
         dense = sum(p.numel() for p in self._model.parameters())

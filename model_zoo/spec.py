@@ -146,7 +146,10 @@ class Definition:
         """Return a new model, made with `params`."""
         from torch import nn
 
-        made = self._function(self.model_function)(**self.params)
+        from ..nn.drawn import remembering
+
+        with remembering():
+            made = self._function(self.model_function)(**self.params)
         if not isinstance(made, nn.Module):
             raise self._wrong("model", f"returned {_kind(made)} instead of a torch.nn.Module")
         if lazy := _lazy(made):

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..common.errors import DefinitionError
-from .initializers import INITIALIZERS
+from .initializers import INITIALIZERS, initial_rows
 from .model_spec import DTYPES, ROUNDINGS, TableSpec
 
 PADDING = -1
@@ -103,6 +105,10 @@ class Embedding(nn.Module):
         return TableSpec(
             self.name, self.dim, self.initializer, self.scale, self.dtype, self.rounding
         )
+
+    def first_rows(self, seed: int, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the first values of the rows `ids` (int64[n]): float32[n, dim]."""
+        return initial_rows(seed, self.spec, ids)
 
     def lookup_ids(self, ids: Tensor) -> Tensor:
         """Return the ids whose rows a forward of `ids` asks its source for: all but PADDING.

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from ..common.errors import DefinitionError
 from . import optimizers, own_optimizers
 from .embedding import Embedding
-from .initializers import initial_rows
 
 
 class LocalRows:
@@ -42,7 +41,7 @@ class LocalRows:
     def _ensure(self, table: Embedding, ids: list[int]) -> dict[int, nn.Parameter]:
         rows = self._tables.setdefault(table.name, {})
         missing = np.array([i for i in ids if i not in rows], np.int64)
-        values = initial_rows(self.seed, table.spec, missing)
+        values = table.first_rows(self.seed, missing)
         for i, value in zip(missing.tolist(), values, strict=True):
             row = nn.Parameter(torch.from_numpy(np.array(value, dtype=np.float32)))
             rows[i] = own_optimizers.as_row(row)

@@ -1,9 +1,11 @@
 """Move big `nn.Embedding` modules to the parameter servers, without a change to the user's code.
 
-The table is named after the module's path and starts from N(0, 1) by (seed, table, id), as
-nn.Embedding starts from N(0, 1). What would mean something else on the servers stays where it is,
-with a line in the log: a weight that is tied, frozen or initialised in another way, and max_norm or
-scale_grad_by_freq, which need the whole table or the whole batch.
+The table is named after the module's path. Rows of a layer that holds what it drew itself, N(0, 1),
+are made on the servers, N(0, 1) by (seed, table, id). All other first values (pretrained, set by
+hand, drawn in another way) go to the servers as they are, when they are told the model. What would
+mean something else there stays where it is, and `prepare` says why: a weight that is tied, frozen
+or of another type than float32, and max_norm or scale_grad_by_freq, which need the whole table or
+the whole batch.
 """
 
 from __future__ import annotations
@@ -12,62 +14,30 @@ import logging
 from collections.abc import Collection
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..common.errors import DefinitionError
-from .embedding import PADDING, Embedding
+from .drawn import untouched
+from .moved import MovedEmbedding
 
 log = logging.getLogger(__name__)
 
-# The standard error of the mean of a 2 MiB table is 0.0014: 0.05 tells N(0, 1) from anything else.
-_NORMAL_TOLERANCE = 0.05
 
-
-class MovedEmbedding(Embedding):
-    """An nn.Embedding whose rows are on the servers: the same ids, range and padding_idx."""
-
-    def __init__(self, name: str, rows: int, dim: int, padding_idx: int | None) -> None:
-        super().__init__(name, dim, initializer="normal", scale=1.0)
-        self.num_embeddings = rows
-        self.embedding_dim = dim
-        self.padding_idx = padding_idx
-
-    @property
-    def weight(self) -> Tensor:
-        raise DefinitionError(
-            f"The weight of {self.name!r} lives on the parameter servers, but the model uses it "
-            "directly; set --ps_embedding_threshold 0 to keep it in the workers."
-        )
-
-    def _checked(self, ids: Tensor) -> Tensor:
-        """Check ids as nn.Embedding does.
-
-        int32 too, an IndexError out of range, zeros for padding_idx.
-        """
-        ids = super()._checked(ids.long() if ids.dtype == torch.int32 else ids)
-        if ids.numel():
-            low, high = int(ids.min()), int(ids.max())
-            if low < 0 or high >= self.num_embeddings:
-                raise IndexError(
-                    f"{self.name!r} has {self.num_embeddings} rows; got ids from {low} to {high}"
-                )
-        return (
-            ids if self.padding_idx is None else ids.masked_fill(ids == self.padding_idx, PADDING)
-        )
-
-
-def prepare(model: nn.Module, threshold_bytes: int, stay: Collection[str] = frozenset()) -> None:
+def prepare(
+    model: nn.Module, threshold_bytes: int, stay: Collection[str] = frozenset()
+) -> list[str]:
     """Make of the user's model what a job trains: big embeddings moved, no sparse gradients.
 
-    Weights that are named in `stay` are not moved.
+    Weights that are named in `stay` are not moved. Returns a sentence for each other embedding that
+    is big and stays.
 
     With the optimizers of edl.nn a dense gradient comes to what a sparse one does, where torch
     takes that at all; of rows that few batches touch the servers' tables are the faster place.
     """
-    replace_big_embeddings(model, threshold_bytes, stay)
+    _, staying = _replace(model, threshold_bytes, stay)
     for module in model.modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             module.sparse = False
+    return staying
 
 
 def replace_big_embeddings(
@@ -77,9 +47,18 @@ def replace_big_embeddings(
 
     Returns their table names. 0 swaps none.
     """
+    moved, _ = _replace(model, threshold_bytes, stay)
+    return moved
+
+
+def _replace(
+    model: nn.Module, threshold_bytes: int, stay: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Swap them; return the names of the tables, and a sentence for each that is big and stays."""
     if threshold_bytes <= 0:
-        return []
+        return [], []
     moved: dict[int, MovedEmbedding] = {}
+    staying = []
     for path, module in list(model.named_modules()):
         if not isinstance(module, nn.Embedding) or not path:
             continue
@@ -87,15 +66,20 @@ def replace_big_embeddings(
             continue
         if reason := _reason_to_stay(model, module):
             log.warning("embedding=%s stays in the workers: %s", path, reason)
+            staying.append(f"{path} ({type(module).__name__}) stays in the workers: {reason}")
         else:
-            moved[id(module)] = MovedEmbedding(
-                path, module.num_embeddings, module.embedding_dim, module.padding_idx
-            )
+            moved[id(module)] = _moved(path, module)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if id(child) in moved:
                 setattr(parent, name, moved[id(child)])
-    return [embedding.name for embedding in moved.values()]
+    return [embedding.name for embedding in moved.values()], staying
+
+
+def _moved(path: str, module: nn.Embedding) -> MovedEmbedding:
+    weight = module.weight.detach()
+    first = None if untouched(module) else weight.cpu()
+    return MovedEmbedding(path, *weight.shape, module.padding_idx, first)
 
 
 def _reason_to_stay(model: nn.Module, module: nn.Embedding) -> str:
@@ -109,13 +93,11 @@ def _reason_to_stay(model: nn.Module, module: nn.Embedding) -> str:
         return "scale_grad_by_freq is not known on the servers"
     if not weight.requires_grad:
         return "its weight is frozen"
+    if weight.dtype != torch.float32:
+        return f"its weight is {str(weight.dtype).removeprefix('torch.')}, and rows are float32"
+    if module.padding_idx is not None and bool(weight.detach()[module.padding_idx].any()):
+        return "its row of padding_idx is not zero, and on the servers it is"
     holders = [m for m in model.modules() if any(p is weight for p in m._parameters.values())]
     if len(holders) > 1:
         return "its weight is tied to another module's"
-    mean, spread = float(weight.detach().mean()), float(weight.detach().std())
-    if abs(mean) > _NORMAL_TOLERANCE or abs(spread - 1) > _NORMAL_TOLERANCE:
-        return (
-            f"its first values (mean {mean:.3g}, deviation {spread:.3g}) are not N(0, 1); an "
-            "edl.nn.Embedding(..., initializer=, scale=) makes others on the servers"
-        )
     return ""

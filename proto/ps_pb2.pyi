@@ -40,14 +40,25 @@ class Rows(_message.Message):
     def __init__(self, table: _Optional[str] = ..., ids: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class InitRequest(_message.Message):
-    __slots__ = ("model_json", "chunks", "complete")
+    __slots__ = ("model_json", "chunks", "complete", "rows_given", "tables")
+    class RowsGivenEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     MODEL_JSON_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_GIVEN_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
     model_json: str
     chunks: _containers.RepeatedCompositeFieldContainer[DenseChunk]
     complete: bool
-    def __init__(self, model_json: _Optional[str] = ..., chunks: _Optional[_Iterable[_Union[DenseChunk, _Mapping]]] = ..., complete: bool = ...) -> None: ...
+    rows_given: _containers.ScalarMap[str, int]
+    tables: _containers.RepeatedCompositeFieldContainer[Rows]
+    def __init__(self, model_json: _Optional[str] = ..., chunks: _Optional[_Iterable[_Union[DenseChunk, _Mapping]]] = ..., complete: bool = ..., rows_given: _Optional[_Mapping[str, int]] = ..., tables: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ...) -> None: ...
 
 class InitReply(_message.Message):
     __slots__ = ("version",)

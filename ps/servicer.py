@@ -129,7 +129,13 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
             spec = ModelSpec.from_json(request.model_json)
         except (ValueError, KeyError, TypeError) as error:
             raise Invalid(f"model_json is no ModelSpec: {error!r}") from error
-        version = store.init(spec, _chunks(request.chunks), request.complete)
+        version = store.init(
+            spec,
+            _chunks(request.chunks),
+            request.complete,
+            _rows(request.tables),
+            dict(request.rows_given),
+        )
         return pb.InitReply(version=version)
 
     @_served
@@ -167,7 +173,7 @@ class ParameterServerServicer(ps_pb2_grpc.ParameterServerServicer):
             return pb.PushReply(outcome=pb.PushReply.MOVED)
         told = request.span
         span = span_of(told.task, told.attempt, told.start, told.end)
-        update = Update(_chunks(request.dense), _gradients(request.tables))
+        update = Update(_chunks(request.dense), _rows(request.tables))
         faults.point("ps.push", task=span.task, start=span.start)
         pushed = store.push(span, request.version, update)
         if pushed.outcome is Outcome.APPLIED:
@@ -287,7 +293,7 @@ def _chunks(messages: Iterable[pb.DenseChunk]) -> dict[ChunkKey, Floats]:
     return chunks
 
 
-def _gradients(messages: Iterable[pb.Rows]) -> dict[str, tuple[NDArray[np.int64], Floats]]:
+def _rows(messages: Iterable[pb.Rows]) -> dict[str, tuple[NDArray[np.int64], Floats]]:
     rows: dict[str, tuple[NDArray[np.int64], Floats]] = {}
     for message in messages:
         if message.table in rows:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from ..common.errors import PeerError
 from ..common.identity import Identity, job_identity
@@ -23,7 +25,7 @@ from .client import Find, Shard, Shards, open_shard
 from .cuts import Cut, Cuts
 from .splitting import Splitter, in_batches, land, placing
 from .wire.auto import AutoConnection
-from .wire.grpc import GrpcShardConnection, chunk_message
+from .wire.grpc import GrpcShardConnection, chunk_message, rows_message
 from .wire.shard import (
     Floats,
     Ids,
@@ -156,30 +158,44 @@ class PsClient:
         """Give up all calls that run: they raise Unreachable."""
         self._shards.close()
 
-    def agree(self, spec: ModelSpec, *, timeout_s: float) -> None:
+    def agree(
+        self, spec: ModelSpec, *, rows_given: Mapping[str, int] = {}, timeout_s: float
+    ) -> None:
         """Tell every shard the model, without values.
 
-        Raises EdlError where it has another one.
+        `rows_given`: the tables whose rows 0 to n - 1 `init` gives first values. Raises EdlError
+        where a shard has another model.
 
         Every worker does so once: a worker whose definition builds another model must not push.
         """
         self.splitter = Splitter(self.slot_map, spec)
-        request = pb.InitRequest(model_json=spec.to_json())
+        request = pb.InitRequest(model_json=spec.to_json(), rows_given=rows_given)
         self._shards.call_all("Init", request, timeout_s)
 
     def init(
-        self, spec: ModelSpec, dense: Mapping[str, Floats], *, timeout_s: float
+        self,
+        spec: ModelSpec,
+        dense: Mapping[str, Floats],
+        rows: Mapping[str, Floats] | None = None,
+        *,
+        timeout_s: float,
     ) -> tuple[int, ...]:
-        """Tell every shard the model and the first values of its chunks.
+        """Tell every shard the model and the first values of its chunks, and of rows.
 
-        Returns the shards' versions.
+        `rows`: by table those of the ids 0 to n - 1, float32[n, dim]; the others are made as the
+        model says. Returns the shards' versions.
 
         The first caller wins; repeating it changes nothing. Raises EdlError where the servers
-        were told another model.
+        were told another model. `timeout_s` bounds the wait for each run of rows, and for all of
+        the chunks.
         """
         self.splitter = Splitter(self.slot_map, spec)
-        deadline = time.monotonic() + timeout_s
         model_json = spec.to_json()
+        given = {table: len(values) for table, values in (rows or {}).items()}
+        for table, values in (rows or {}).items():
+            for requests in self._rows_told(model_json, given, table, values):
+                self._shards.call("Init", requests, time.monotonic() + timeout_s)
+        deadline = time.monotonic() + timeout_s
         owned = self.splitter.split_dense(dense)
         batches = [list(in_batches(chunks, _INIT_NBYTES)) for chunks in owned]
         versions = [0] * self.num_shards
@@ -189,6 +205,7 @@ class PsClient:
                     model_json=model_json,
                     chunks=[chunk_message(chunk) for chunk in mine[number]],
                     complete=number == len(mine) - 1,
+                    rows_given=given,
                 )
                 for index, mine in enumerate(batches)
                 if number < len(mine)
@@ -196,6 +213,24 @@ class PsClient:
             for index, reply in self._shards.call("Init", requests, deadline).items():
                 versions[index] = reply.version
         return tuple(versions)
+
+    def _rows_told(
+        self, model_json: str, given: Mapping[str, int], table: str, values: Floats
+    ) -> Iterator[dict[int, pb.InitRequest]]:
+        """Yield, by shard, what tells it its part of a run of a table's rows."""
+        run = max(1, _INIT_NBYTES // (values[:1].nbytes + 8))
+        for start in range(0, len(values), run):
+            part = values[start : start + run]
+            ids, places = self.splitter.split_ids(table, np.arange(start, start + len(part)))
+            yield {
+                index: pb.InitRequest(
+                    model_json=model_json,
+                    rows_given=given,
+                    tables=[rows_message(table, ids[place], part[place])],
+                )
+                for index, place in enumerate(places)
+                if len(ids[place])
+            }
 
     def pull(
         self,

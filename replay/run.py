@@ -23,6 +23,7 @@ from ..common.settings import JobSettings
 from ..model_zoo.spec import Definition
 from ..nn.device import choose_device
 from ..nn.fitness import least_records
+from ..nn.moved import take_first_rows
 from ..proto import master_pb2 as pb
 from ..ps.books.aggregation import Update
 from ..ps.books.trace import digest
@@ -88,10 +89,12 @@ class Replay:
             least=least_records(self._trainer.model),
         )
         self._reader.views = settings.teacher_views
+        model = make_model()
         self._first = {
             name: np.array(tensor.detach().cpu().float().numpy(), order="C")
-            for name, (tensor, _) in dense_tensors(make_model()).items()
+            for name, (tensor, _) in dense_tensors(model).items()
         }
+        self._first_rows = take_first_rows(model)
         self._by_address = {shard.timeline.address: shard for shard in self.shards}
         self._updates: dict[Computed, list[Update]] = {}
         self._wanted: dict[Computed, set[Step]] = defaultdict(set)
@@ -205,8 +208,9 @@ class Replay:
             if shard.begun:
                 continue
             if not shard.timeline.parent:
-                chunks = self._ps.first_chunks(self._first)
-                shard.begin(self._spec, chunks[shard.timeline.index])
+                index = shard.timeline.index
+                chunks = self._ps.first_chunks(self._first)[index]
+                shard.begin(self._spec, chunks, self._ps.first_rows(self._first_rows)[index])
             else:
                 parent = self._parent(shard)
                 if parent.state != (shard.timeline.version, shard.timeline.pushes):

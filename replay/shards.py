@@ -14,6 +14,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..common import storage
 from ..common.settings import JobSettings
 from ..nn.model_spec import ModelSpec
@@ -25,7 +27,7 @@ from ..ps.books.ledger import Span
 from ..ps.books.slots import SlotMap
 from ..ps.books.store import Store
 from ..ps.client import Shard as Server
-from ..ps.rows.optimizers import Floats
+from ..ps.rows.optimizers import Floats, Ints
 from ..ps.snapshots import cut as snapshot
 from ..ps.wire.shard import ShardPull, ShardPulled, ShardPush, ShardPushed, Waiter
 from ..ps.worker_client import PsClient, Pulled, PushOutcome, PushResult
@@ -55,13 +57,19 @@ class Shard:
         )
         self.begun = False
 
-    def begin(self, spec: ModelSpec, first_values: Mapping[ChunkKey, Floats]) -> None:
+    def begin(
+        self,
+        spec: ModelSpec,
+        first_values: Mapping[ChunkKey, Floats],
+        first_rows: dict[str, tuple[Ints, Floats]],
+    ) -> None:
         """Begin as the incarnation did, where that was not from a snapshot."""
         timeline = self.timeline
         if timeline.checkpoint:
             manifest = storage.load(timeline.checkpoint)
             snapshot.restore(self.store, manifest, new_job=timeline.new_job)
-        self._begin(spec, first_values)
+            first_rows = {}  # the checkpoint had them
+        self._begin(spec, first_values, first_rows)
 
     def begin_from(self, parent: Shard, spec: ModelSpec) -> None:
         """Begin as the parent is now: at the state of the snapshot."""
@@ -74,11 +82,16 @@ class Shard:
             )
             snapshot.restore(self.store, manifest, new_job=False)
         self._waiting = self.timeline.pushes
-        self._begin(spec, {})
+        self._begin(spec, {}, {})
 
-    def _begin(self, spec: ModelSpec, first_values: Mapping[ChunkKey, Floats]) -> None:
+    def _begin(
+        self,
+        spec: ModelSpec,
+        first_values: Mapping[ChunkKey, Floats],
+        first_rows: dict[str, tuple[Ints, Floats]],
+    ) -> None:
         self.store.init(spec, {}, False)
-        self.store.init(spec, first_values, True)
+        self.store.init(spec, first_values, True, first_rows)
         self.begun = True
         self._keep()
 
@@ -186,7 +199,9 @@ class LocalPs(PsClient):
         """Have the pulls that come see these: by server, the incarnation and its version."""
         self._pulls = deque(pulls)
 
-    def agree(self, spec: ModelSpec, *, timeout_s: float) -> None:
+    def agree(
+        self, spec: ModelSpec, *, rows_given: Mapping[str, int] = {}, timeout_s: float
+    ) -> None:
         """Do nothing: all shards here are told the model when they begin."""
 
     def pull(self, tables: Mapping[str, Any], **how: Any) -> Pulled:
@@ -206,6 +221,15 @@ class LocalPs(PsClient):
     def first_chunks(self, values: Mapping[str, Floats]) -> list[dict[ChunkKey, Floats]]:
         """Return by shard: its chunks of the model's first values."""
         return [{(t, n): v for t, n, v in chunks} for chunks in self.splitter.split_dense(values)]
+
+    def first_rows(self, rows: Mapping[str, Floats]) -> list[dict[str, tuple[Ints, Floats]]]:
+        """Return by shard: its own of the rows 0 to n - 1 of tables, with their first values."""
+        owned: list[dict[str, tuple[Ints, Floats]]] = [{} for _ in range(self.num_shards)]
+        for table, values in rows.items():
+            ids, places = self.splitter.split_ids(table, np.arange(len(values)))
+            for mine, place in zip(owned, places, strict=True):
+                mine[table] = ids[place], values[place]
+        return owned
 
     def connection_to(self, _shard: Server, index: int, _address: str) -> Connection:
         self._connections.append(Connection(index))

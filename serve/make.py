@@ -29,6 +29,7 @@ from ..model_zoo.spec import Definition
 from ..nn.dense import dense_tensors, model_spec
 from ..nn.device import seed_step
 from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec, TableSpec
+from ..nn.moved import take_first_rows
 from ..nn.optimizers import SGD
 from ..nn.replace import prepare
 from .checkpoint import Ids, Values
@@ -70,6 +71,7 @@ def make(
         seed_step(seed, torch.device("cpu"))
         model = definition.model()
         prepare(model, threshold_bytes)
+    first = take_first_rows(model)
     spec = model_spec(model, SGD(lr=0.0), seed)
     tables = {table.name: table for table in spec.tables}
     for name, path in given.rows.items():
@@ -81,7 +83,7 @@ def make(
     directory.mkdir(parents=True)
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, directory)
-        files = list(_write(directory, model, spec, given, whole))
+        files = list(_write(directory, model, spec, given, whole, first))
         storage.write_manifest(
             directory,
             version=0,
@@ -139,7 +141,12 @@ def _put(path: Path, name: str, tensor: Tensor, value: Tensor) -> None:
 
 
 def _write(
-    directory: Path, model: nn.Module, spec: ModelSpec, given: Given, whole: Mapping[str, Rows]
+    directory: Path,
+    model: nn.Module,
+    spec: ModelSpec,
+    given: Given,
+    whole: Mapping[str, Rows],
+    first: Mapping[str, Values],
 ) -> Iterator[storage.FileRecord]:
     """Write the files of the one shard."""
     chunks = [
@@ -163,6 +170,10 @@ def _write(
         elif table.name in whole:
             found = whole[table.name]
         else:
+            found = np.empty(0, np.int64), np.empty((0, table.dim), np.float32)
+        if table.name in first:
+            found = _filled_up(found, first[table.name])
+        if not len(found[0]):
             continue
         most = max(1, _ROWS_NBYTES // (4 * table.dim + 16))
         for number, at in enumerate(range(0, len(found[0]), most)):
@@ -176,6 +187,12 @@ def _write(
     books = {"version": 0, "low_water": 0, "ledger": [], "pushes": 0}
     text = json.dumps({"model": json.loads(spec.to_json()), **books})
     yield storage.write_file(directory / f"{_SHARD}.json", text.encode())
+
+
+def _filled_up(found: Rows, first: Values) -> Rows:
+    """Return these rows, and of the ids 0 to n - 1 that are not among them the first values."""
+    others = np.setdiff1d(np.arange(len(first)), found[0])
+    return np.concatenate([found[0], others]), np.concatenate([found[1], first[others]])
 
 
 def read_rows(path: Path, table: TableSpec) -> Rows:

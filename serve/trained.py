@@ -18,6 +18,7 @@ from ..nn.dense import dense_tensors, model_spec
 from ..nn.device import seed_step
 from ..nn.embedding import Embedding, RowSource, attach
 from ..nn.model_spec import ModelSpec, another_model
+from ..nn.moved import take_first_rows
 from ..nn.replace import prepare
 from .checkpoint import Checkpoint, Values, open_checkpoint
 from .rows import Lookup
@@ -119,6 +120,7 @@ def unfilled(
         model = _made(found, definition, model_params, model_zoo)
         # What has trained as a dense tensor is no table, however big; all else is one.
         prepare(model, 1, {tensor.name for tensor in found.spec.dense})
+        take_first_rows(model)  # the checkpoint has them
     mine = model_spec(model, found.spec.optimizer, found.spec.seed)
     if (mine.dense, mine.tables) != (found.spec.dense, found.spec.tables):
         raise CheckpointError(another_model(found.where, mine, found.spec))

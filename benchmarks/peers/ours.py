@@ -228,7 +228,9 @@ class Inside:
         assert all(math.prod(d.shape) <= CHUNK_ELEMENTS for d in spec.dense)
         self._store.init(spec, {}, False)
 
-    def init(self, spec: ModelSpec, dense: Mapping[str, w.Floats], **_: Any) -> tuple[int, ...]:
+    def init(
+        self, spec: ModelSpec, dense: Mapping[str, w.Floats], *_rows: Any, **_: Any
+    ) -> tuple[int, ...]:
         chunks = {(name, 0): values.reshape(-1) for name, values in dense.items()}
         return (self._store.init(spec, chunks, True),)
 

@@ -24,6 +24,7 @@ from .slots import SlotMap
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _ROUNDINGS = ("nearest", "stochastic")
+_RUN = 1 << 20  # ids that are looked for in one go: 8 MiB of them
 _FLOAT32 = np.dtype(np.float32)
 _NEEDED = "values must be float32, in order and aligned"
 
@@ -76,6 +77,7 @@ class Parameters:
         self._rules = Rules(spec.optimizer)
         self.dense = Dense(spec, self._rules)
         self.tables = {t.name: Table(t, spec.seed, self._rules.of(t.name)) for t in spec.tables}
+        self.awaited: dict[str, int] = {}  # by table: rows of the ids below this are on their way
         owner = slot_map.shard_of_chunk
         self._owned = {  # chunk: its elements
             (tensor.name, chunk): self.dense.elements((tensor.name, chunk))
@@ -86,8 +88,8 @@ class Parameters:
 
     @property
     def complete(self) -> bool:
-        """Tell whether every chunk has its first value."""
-        return len(self.dense) == len(self._owned)
+        """Tell whether every chunk has its first value, and every row that was given one."""
+        return len(self.dense) == len(self._owned) and not self.awaited
 
     def make(self, chunks: Mapping[ChunkKey, Floats], version: int) -> None:
         """Make first values of chunks; what is there is left alone.
@@ -98,6 +100,38 @@ class Parameters:
             self._check_chunk(key, values)
         for key, values in chunks.items():
             self.dense.make(key, values, version)
+
+    def make_rows(self, rows: dict[str, tuple[Ints, Floats]]) -> None:
+        """Make rows of these first values, by table; those that are there are left alone.
+
+        Raises Invalid, or MemoryError where there may be no room: none was made.
+        """
+        self.check(Update({}, rows), ids_too=True)
+        self.check_room((name, len(ids)) for name, (ids, _) in rows.items())
+        for name, (ids, values) in rows.items():
+            self.tables[name].make(ids, values)
+
+    def await_rows(self, given: dict[str, int]) -> None:
+        """Be not complete until the rows 0 to n - 1 of these tables are there. Raises Invalid."""
+        for name in given:
+            self._table(name)
+        self.awaited = given
+
+    def settle(self) -> None:
+        """Await no longer the tables whose rows are all there."""
+        self.awaited = {
+            name: count for name, count in self.awaited.items() if not self._has_rows(name, count)
+        }
+
+    def _has_rows(self, name: str, count: int) -> bool:
+        """Tell whether this shard has made all that are its own of the rows 0 to `count` - 1."""
+        for start in range(0, count, _RUN):
+            ids = np.arange(start, min(start + _RUN, count))
+            order, bounds = self._slot_map.partition(name, ids)
+            mine = ids[order[bounds[self._index] : bounds[self._index + 1]]]
+            if not self.tables[name].has(mine):
+                return False
+        return True
 
     def missing(self) -> ChunkKey | None:
         """Return a chunk without a value, if there is one."""

@@ -121,10 +121,19 @@ class Store:
                     state.observers[make] = observer
         return cast(_Observer | None, observer)
 
-    def init(self, spec: ModelSpec, chunks: Mapping[ChunkKey, Floats], complete: bool) -> int:
-        """Take the model, and first values of chunks, and return the version.
+    def init(
+        self,
+        spec: ModelSpec,
+        chunks: Mapping[ChunkKey, Floats],
+        complete: bool,
+        rows: dict[str, tuple[Ints, Floats]] | None = None,
+        rows_given: dict[str, int] | None = None,
+    ) -> int:
+        """Take the model, and first values of chunks and rows, and return the version.
 
-        What is there is left alone.
+        What is there is left alone. `rows_given`: the tables of which the rows 0 to n - 1 are given
+        first values. A shard that begins with nothing is initialized once it has those that are
+        its own.
         """
         state = self._state
         check_spec(spec)
@@ -135,6 +144,7 @@ class Store:
             state.await_steps(lambda: state.spec_is_final or not state.applying)
             if state.parameters is None:
                 assert made is not None
+                made.await_rows(rows_given or {})
                 state.begin(made)
             elif not state.spec_is_final:
                 state.begin(state.parameters.again(spec))
@@ -143,8 +153,11 @@ class Store:
             state.spec_is_final = True
             parameters = state.held()
             parameters.make(chunks, state.version)
+            parameters.make_rows(rows or {})
             if complete and (missing := parameters.missing()):
                 raise Invalid(f"init is said to be complete, but chunk {missing} has no value yet")
+            if complete:
+                parameters.settle()
             return state.version
 
     # -- Workers

@@ -148,14 +148,33 @@ class Table:
             share()
             return self._rows.apply(constants, ids, grads)
 
+    def make(self, ids: Ints, weight: Floats) -> None:
+        """Make rows of these first values, float32[n, dim]; those that are there are left alone.
+
+        `ids` are unique. MemoryError, before anything is changed, where there may be no room.
+        """
+        self.check_room(len(ids))
+        for start in range(0, len(ids), MANY):
+            piece = slice(start, start + MANY)
+            values = weight[piece]
+            half = self.wire_dtype == np.uint16
+            self._append(ids[piece], narrowed(values, self.spec.dtype) if half else values)
+
+    def has(self, ids: Ints) -> bool:
+        """Tell whether all of these rows have been made."""
+        with self._lock:
+            return bool((self._rows.index.find(ids) >= 0).all())
+
     def _make(self, ids: Ints) -> None:
-        state = list(self._rule.state.values())
         for start in range(0, len(ids), MANY):
             piece = ids[start : start + MANY]
-            weight = self._initial(piece)
-            with self._lock.alone():
-                new = self._rows.index.find(piece) < 0  # another thread may have been faster
-                self._rows.append(piece[new], weight[new], state)
+            self._append(piece, self._initial(piece))
+
+    def _append(self, ids: Ints, weight: Weights) -> None:
+        """Append those of the rows that are not there."""
+        with self._lock.alone():
+            new = self._rows.index.find(ids) < 0  # another thread may have been faster
+            self._rows.append(ids[new], weight[new], list(self._rule.state.values()))
 
     def _initial(self, ids: Ints) -> Weights:
         values = initial_rows(self.seed, self.spec, ids)

@@ -15,7 +15,7 @@ from ...common import rpc
 from ...common.errors import Unreachable
 from ...proto import ps_pb2 as pb
 from ...proto import ps_pb2_grpc
-from .shard import Chunk, ShardPull, ShardPulled, ShardPush, ShardPushed, Waiter
+from .shard import Chunk, Floats, Ids, ShardPull, ShardPulled, ShardPush, ShardPushed, Waiter
 
 
 class GrpcShardConnection:
@@ -66,8 +66,7 @@ class GrpcShardConnection:
             version=push.version,
             dense=[chunk_message(chunk) for chunk in push.dense],
             tables=[
-                pb.Rows(table=table, ids=ids.tobytes(), values=values.tobytes())
-                for table, (ids, values) in push.tables.items()
+                rows_message(table, ids, values) for table, (ids, values) in push.tables.items()
             ],
             slot_map_version=self._slot_map_version,
         )
@@ -105,3 +104,8 @@ def chunk_message(chunk: Chunk) -> pb.DenseChunk:
     """Return the message of a chunk, with a copy of its values."""
     tensor, number, values = chunk
     return pb.DenseChunk(tensor=tensor, chunk=number, data=values.tobytes())
+
+
+def rows_message(table: str, ids: Ids, values: Floats) -> pb.Rows:
+    """Return the message of rows, with copies."""
+    return pb.Rows(table=table, ids=ids.tobytes(), values=values.tobytes())

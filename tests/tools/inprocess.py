@@ -26,13 +26,20 @@ class InProcess:
         self.store = Store(index=0, slot_map=self.slot_map, policy=Policy(staleness=0))
         self._known: int | None = None
 
-    def agree(self, spec: ModelSpec, **_when: float) -> None:
+    def agree(self, spec: ModelSpec, *, rows_given: Mapping[str, int], **_when: float) -> None:
         assert all(tensor.elements <= CHUNK_ELEMENTS for tensor in spec.dense)
-        self.store.init(spec, {}, complete=False)
+        self.store.init(spec, {}, False, rows_given=dict(rows_given))
 
-    def init(self, spec: ModelSpec, dense: Mapping[str, Floats], **_when: float) -> None:
+    def init(
+        self,
+        spec: ModelSpec,
+        dense: Mapping[str, Floats],
+        rows: Mapping[str, Floats],
+        **_when: float,
+    ) -> None:
         chunks = {(name, 0): v.reshape(-1) for name, v in dense.items() if v.size}
-        self.store.init(spec, chunks, complete=True)
+        told = {name: (np.arange(len(values)), values) for name, values in rows.items()}
+        self.store.init(spec, chunks, True, told)
 
     def pull(
         self,

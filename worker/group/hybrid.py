@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from ...common.errors import DefinitionError
 from ...nn.embedding import tables
 from ...nn.model_spec import ModelSpec
+from ...nn.moved import take_first_rows
 from ...ps.books.ledger import Span
 from ...ps.worker_client import PsClient
 from ..model import PLAIN, Passes
@@ -78,6 +79,7 @@ class HybridTrainer(GroupTrainer[Reduced]):
             ps,
             spec.of_servers,
             device,
+            first_rows=lambda: take_first_rows(make_model()),
             patience_s=patience_s,
             before_reduce=self._wait_for_pushes,
         )
@@ -91,7 +93,8 @@ class HybridTrainer(GroupTrainer[Reduced]):
         self._patience_s = patience_s
         self._world = 1
         self._pusher: Pusher | None = None
-        ps.agree(spec.of_servers, timeout_s=patience_s)
+        given = {name: len(rows) for name, rows in take_first_rows(model).items()}
+        ps.agree(spec.of_servers, rows_given=given, timeout_s=patience_s)
 
     def prepare(self, features: Any) -> dict[str, Unique]:
         """Return the distinct ids of a part; runs in the stream's thread."""

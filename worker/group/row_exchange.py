@@ -34,7 +34,7 @@ Bytes = NDArray[np.uint8]
 class RowExchange(StepHooks):
     """The exchange of the rows of a model's tables: `begin` before a step, `exchange` after it.
 
-    `patience_s` bounds a pull.
+    `patience_s` bounds a pull. `first_rows()` makes rows whose first values are the model's own.
 
     `before_reduce()` is called before the backward pass that is reduced with the others.
     """
@@ -46,6 +46,7 @@ class RowExchange(StepHooks):
         spec: ModelSpec,
         device: torch.device,
         *,
+        first_rows: Callable[[], Mapping[str, Values]],
         patience_s: float,
         before_reduce: Callable[[], None],
     ) -> None:
@@ -55,6 +56,7 @@ class RowExchange(StepHooks):
         self._spec = spec
         self._dims = {table.name: table.dim for table in spec.tables}
         self._rows = TableRows(model, ps, Link(device), patience_s)
+        self._first_rows = first_rows
         self._patience_s = patience_s
         self._before_reduce = before_reduce
         self._world = 1
@@ -96,7 +98,7 @@ class RowExchange(StepHooks):
         """Return the rows of now; servers that have not been told the model are told."""
         ids = {name: entry.ids_U for name, entry in prepared.items()}
         while not (pulled := self._ps.pull(ids, timeout_s=self._patience_s)).initialized:
-            self._ps.init(self._spec, {}, timeout_s=self._patience_s)
+            self._ps.init(self._spec, {}, self._first_rows(), timeout_s=self._patience_s)
         return pulled
 
     # -- a step (StepHooks)

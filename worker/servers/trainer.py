@@ -31,6 +31,7 @@ from ...nn.by_name import clip_norm
 from ...nn.device import Link, outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.fitness import Weights, check_loss, loss_value
 from ...nn.model_spec import ModelSpec
+from ...nn.moved import take_first_rows
 from ...nn.precision import Overflow
 from ...ps.books.ledger import Span
 from ...ps.wire import quantize
@@ -118,7 +119,8 @@ class PsTrainer:
         )
         self._landing = threading.RLock()  # one dense pull at a time writes to `_landed`
         self._changed: set[str] = set()  # in `_landed`, not yet the model's
-        ps.agree(spec, timeout_s=self._patience_s)
+        given = {name: len(rows) for name, rows in take_first_rows(self.model).items()}
+        ps.agree(spec, rows_given=given, timeout_s=self._patience_s)
         self._cut = ""  # whose values `_landed` holds; "" is the present
         self._known: list[int] | None = None  # versions of the model's values, by shard
 
@@ -358,11 +360,10 @@ class PsTrainer:
                 )
             if pulled.initialized:
                 return pulled
-            self._ps.init(self._spec, self._first_values(), timeout_s=self._patience_s)
-
-    def _first_values(self) -> dict[str, Values]:
-        tensors = dense_tensors(self._make_model())
-        return {name: _float32(tensor) for name, (tensor, _) in tensors.items()}
+            model = self._make_model()
+            dense = {n: _float32(tensor) for n, (tensor, _) in dense_tensors(model).items()}
+            rows = take_first_rows(model)
+            self._ps.init(self._spec, dense, rows, timeout_s=self._patience_s)
 
     def _install(self, pull: Pull) -> None:
         """Make the dense values that have landed the model's."""

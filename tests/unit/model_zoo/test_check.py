@@ -112,6 +112,11 @@ def test_error_of_the_users_code_has_its_line(check):
         (', feature="ids"', "", "pulled inside the forward"),
         ('self.rows(features["ids"])', "torch.ones(4, 2)", "never asks table 't'"),
         ("nn.Linear(2, 1)", "nn.Linear(2, 1); self.idle = nn.Linear(1, 1)", "idle.weight"),
+        (
+            "nn.Linear(2, 1)",
+            "nn.Linear(2, 1); self.e = nn.Embedding(300_000, 2).requires_grad_(False)",
+            "e (Embedding) stays in the workers: its weight is frozen",
+        ),
     ],
 )
 def test_what_works_but_is_hardly_meant_is_a_warning(check, old, new, detail):

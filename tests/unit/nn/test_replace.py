@@ -1,5 +1,6 @@
 """Big nn.Embedding modules move to the servers."""
 
+import copy
 import re
 
 import pytest
@@ -8,6 +9,8 @@ from torch import nn
 
 from edl.common.errors import DefinitionError
 from edl.nn import Embedding, LocalRows, attach, replace_big_embeddings
+from edl.nn.drawn import remembering
+from edl.nn.moved import take_first_rows
 
 BIG = 4 * 5000 * 8  # bytes of the table of `model`
 
@@ -83,10 +86,65 @@ def _tied():
     return model
 
 
-def _scaled():
-    model = Model()
-    nn.init.normal_(model.big.weight, std=0.02)
+def _pretrained(**arguments):
+    model, rows = Model(), torch.randn(5000, 8, generator=torch.Generator().manual_seed(1))
+    model.big = nn.Embedding.from_pretrained(rows, freeze=False, **arguments)
     return model
+
+
+def _touched(touch):
+    model = Model()
+    with torch.no_grad():
+        touch(model.big.weight)
+    return model
+
+
+def _past_the_version_counter(weight):
+    weight.data[4999, 7] = torch.nextafter(weight.data[4999, 7], torch.tensor(9.0))
+
+
+OWN_VALUES = {
+    "pretrained": _pretrained,
+    "100 rows by hand": lambda: _touched(lambda weight: weight[:100].fill_(0.5)),
+    "uniform": lambda: _touched(lambda weight: weight.uniform_(-1.7, 1.7)),
+    "narrow": lambda: _touched(lambda weight: nn.init.normal_(weight, std=0.02)),
+    "the last bit": lambda: _touched(_past_the_version_counter),
+}
+
+
+@pytest.mark.parametrize("make", OWN_VALUES.values(), ids=OWN_VALUES)
+def test_first_values_of_the_definitions_own_are_those_of_the_table(make):
+    with remembering():
+        model = make()
+    ids = torch.arange(5000)
+    with torch.no_grad():
+        expected = model(ids)
+
+    assert ["big"] == replace_big_embeddings(model, 1000)
+
+    attach(model, LocalRows())
+    assert torch.equal(expected, model(ids))
+    assert torch.equal(expected, torch.from_numpy(take_first_rows(model)["big"]))
+    assert {} == take_first_rows(model)
+
+
+@pytest.mark.parametrize("padding_idx", [None, 3])
+def test_what_torch_drew_itself_is_made_where_it_is_asked_for(padding_idx):
+    with remembering(), remembering():
+        model = copy.deepcopy(Model(padding_idx=padding_idx))
+        model.big.reset_parameters()
+
+    assert ["big"] == replace_big_embeddings(model, 1000)
+    assert {} == take_first_rows(model)
+
+
+def test_torchs_layers_are_its_own_again_once_the_model_is_made():
+    before = nn.Embedding.reset_parameters, nn.EmbeddingBag.reset_parameters
+
+    with pytest.raises(ZeroDivisionError), remembering():
+        1 / 0  # noqa: B018
+
+    assert before == (nn.Embedding.reset_parameters, nn.EmbeddingBag.reset_parameters)
 
 
 def _frozen():
@@ -101,8 +159,9 @@ def _frozen():
         (lambda: Model(max_norm=1.0), "max_norm"),
         (lambda: Model(scale_grad_by_freq=True), "scale_grad_by_freq"),
         (_tied, "tied"),
-        (_scaled, r"not N\(0, 1\)"),
         (_frozen, "frozen"),
+        (lambda: Model().double(), "float64"),
+        (lambda: _pretrained(padding_idx=3), "padding_idx"),
     ],
 )
 def test_what_would_mean_something_else_stays_and_is_told(make, reason, caplog):

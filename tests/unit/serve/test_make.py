@@ -212,3 +212,32 @@ def test_the_checkpoint_says_that_it_is_at_its_begin(converted, tmp_path, capsys
 
     out, _ = run(capsys, "show", tmp_path / "new", "--verify", "-o", "json")
     assert [0, "SGD"] == [json.loads(out)["version"], json.loads(out)["optimizer"]["name"]]
+
+
+def test_rows_that_are_the_definitions_own_are_in_what_is_made(tmp_path, capsys):
+    own = torch.randn(3000, 2, generator=torch.Generator().manual_seed(5))
+    torch.save(own, tmp_path / "own.pt")
+    (tmp_path / "big.py").write_text(
+        "import torch\nfrom torch import nn\nfrom edl.nn import SGD\n"
+        f"OWN = torch.load({str(tmp_path / 'own.pt')!r})\n"
+        "def model():\n    return nn.Sequential(nn.Embedding.from_pretrained(OWN, freeze=False))\n"
+        "def loss(outputs, labels):\n    return outputs.mean()\n"
+        "def optimizer():\n    return SGD(lr=0.1)\n"
+        "def feed(records, mode):\n    return records, None\n"
+    )
+    np.savez(tmp_path / "rows.npz", ids=np.array([7]), weight=np.array([[8, 9]], np.float32))
+
+    run(
+        capsys,
+        *("make", tmp_path / "big.py", tmp_path / "new", "--ps_embedding_threshold", 1000),
+        *("--rows", f"0={tmp_path}/rows.npz"),
+    )
+
+    expected = own.numpy().copy()
+    expected[7] = 8, 9
+    found = edl.rows(tmp_path / "new", "0")
+    np.testing.assert_array_equal(expected[found.ids], found.weight)
+    assert sorted(found.ids.tolist()) == [*range(3000)]
+    ids = torch.tensor([7, 2999])
+    model = edl.load(tmp_path / "new", tmp_path / "big.py")
+    assert torch.from_numpy(expected)[ids].tolist() == model(ids).tolist()

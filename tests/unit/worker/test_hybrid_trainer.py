@@ -40,7 +40,7 @@ class LateServers:
         self._pulled = threading.Condition()
         self._applied = 0
 
-    def agree(self, spec, *, timeout_s):
+    def agree(self, spec, *, rows_given, timeout_s):
         pass
 
     def pull(self, tables, *, timeout_s):

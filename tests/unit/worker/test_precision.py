@@ -56,7 +56,7 @@ class WithTable(Dense):
 class Servers:
     """One shard whose rows are a function of the id; the model's values stay the first ones."""
 
-    def agree(self, spec, *, timeout_s):
+    def agree(self, spec, *, rows_given, timeout_s):
         """Agree on any model."""
 
     def pull(self, tables, *, dense=None, cut="", full=False, timeout_s):

@@ -27,7 +27,7 @@ class Servers:
     def __init__(self):
         self.dense = []
 
-    def agree(self, spec, *, timeout_s):
+    def agree(self, spec, *, rows_given, timeout_s):
         """Agree on any model."""
 
     def pull(self, tables, *, dense=None, cut="", full=False, timeout_s):
@@ -102,7 +102,7 @@ class Tables:
         self.pushed = []
         self.brings = brings
 
-    def agree(self, spec, *, timeout_s):
+    def agree(self, spec, *, rows_given, timeout_s):
         self.dims = {table.name: table.dim for table in spec.tables}
 
     def row(self, table, ids):
