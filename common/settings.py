@@ -297,7 +297,7 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
     )
     ps_embedding_threshold: int = knob(
         2 << 20,
-        "An nn.Embedding of more bytes than this moves to the servers; 0: none does.",
+        "An nn.Embedding or EmbeddingBag of more bytes than this moves to the servers; 0: none.",
         "Consistency",
         maximum=_MOST_RECORDS,
     )

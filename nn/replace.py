@@ -1,11 +1,11 @@
-"""Move big `nn.Embedding` modules to the parameter servers, without a change to the user's code.
+"""Move big embeddings of torch to the parameter servers, without a change to the user's code.
 
-The table is named after the module's path. Rows of a layer that holds what it drew itself, N(0, 1),
-are made on the servers, N(0, 1) by (seed, table, id). All other first values (pretrained, set by
-hand, drawn in another way) go to the servers as they are, when they are told the model. What would
-mean something else there stays where it is, and `prepare` says why: a weight that is tied, frozen
-or of another type than float32, and max_norm or scale_grad_by_freq, which need the whole table or
-the whole batch.
+An nn.Embedding or nn.EmbeddingBag becomes a table that is named after its path. Rows of a layer
+that holds what it drew itself, N(0, 1), are made on the servers, N(0, 1) by (seed, table, id). All
+other first values (pretrained, set by hand, drawn in another way) go to the servers as they are,
+when they are told the model. What would mean something else there stays where it is, and `prepare`
+says why: a weight that is tied, frozen or of another type than float32, and max_norm or
+scale_grad_by_freq, which need the whole table or the whole batch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import torch
 from torch import nn
 
 from .drawn import untouched
-from .moved import MovedEmbedding
+from .moved import MovedBag, MovedEmbedding
 
 log = logging.getLogger(__name__)
+
+_BAGS = nn.Embedding | nn.EmbeddingBag
 
 
 def prepare(
@@ -35,7 +37,7 @@ def prepare(
     """
     _, staying = _replace(model, threshold_bytes, stay)
     for module in model.modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        if isinstance(module, _BAGS):
             module.sparse = False
     return staying
 
@@ -43,7 +45,7 @@ def prepare(
 def replace_big_embeddings(
     model: nn.Module, threshold_bytes: int, stay: Collection[str] = frozenset()
 ) -> list[str]:
-    """Swap each nn.Embedding of more than `threshold_bytes` in place.
+    """Swap each nn.Embedding and nn.EmbeddingBag of more than `threshold_bytes` in place.
 
     Returns their table names. 0 swaps none.
     """
@@ -60,7 +62,7 @@ def _replace(
     moved: dict[int, MovedEmbedding] = {}
     staying = []
     for path, module in list(model.named_modules()):
-        if not isinstance(module, nn.Embedding) or not path:
+        if not isinstance(module, _BAGS) or not path:
             continue
         if module.weight.nbytes <= threshold_bytes or f"{path}.weight" in stay:
             continue
@@ -76,16 +78,27 @@ def _replace(
     return [embedding.name for embedding in moved.values()], staying
 
 
-def _moved(path: str, module: nn.Embedding) -> MovedEmbedding:
+def _moved(path: str, module: nn.Embedding | nn.EmbeddingBag) -> MovedEmbedding:
     weight = module.weight.detach()
     first = None if untouched(module) else weight.cpu()
-    return MovedEmbedding(path, *weight.shape, module.padding_idx, first)
+    rows, dim = weight.shape
+    if isinstance(module, nn.Embedding):
+        return MovedEmbedding(path, rows, dim, module.padding_idx, first)
+    return MovedBag(
+        path,
+        rows,
+        dim,
+        module.padding_idx,
+        first,
+        mode=module.mode,
+        include_last_offset=module.include_last_offset,
+    )
 
 
-def _reason_to_stay(model: nn.Module, module: nn.Embedding) -> str:
+def _reason_to_stay(model: nn.Module, module: nn.Embedding | nn.EmbeddingBag) -> str:
     """Return why the servers cannot hold the table; "" where they can."""
     weight = module.weight
-    if type(module) is not nn.Embedding:
+    if type(module) not in (nn.Embedding, nn.EmbeddingBag):
         return f"it is a {type(module).__name__}, whose forward may differ"
     if module.max_norm is not None:
         return "max_norm renormalises rows in the forward"
@@ -95,7 +108,8 @@ def _reason_to_stay(model: nn.Module, module: nn.Embedding) -> str:
         return "its weight is frozen"
     if weight.dtype != torch.float32:
         return f"its weight is {str(weight.dtype).removeprefix('torch.')}, and rows are float32"
-    if module.padding_idx is not None and bool(weight.detach()[module.padding_idx].any()):
+    padding = module.padding_idx if isinstance(module, nn.Embedding) else None
+    if padding is not None and bool(weight.detach()[padding].any()):
         return "its row of padding_idx is not zero, and on the servers it is"
     holders = [m for m in model.modules() if any(p is weight for p in m._parameters.values())]
     if len(holders) > 1:

@@ -157,6 +157,36 @@ def test_an_nn_embedding_that_was_moved_is_whole_inside_of_a_program():
     np.testing.assert_allclose(expected, answer.detach(), rtol=1e-5)
 
 
+class Bags(nn.Module):
+    def __init__(self, mode):
+        super().__init__()
+        self.moved = nn.EmbeddingBag(5000, 3, mode=mode, padding_idx=4)
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, ids):
+        return self.out(self.moved(ids)).squeeze(1)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_an_embedding_bag_that_was_moved_is_torchs_in_a_program(mode):
+    torch.manual_seed(0)
+    model = Bags(mode)
+    prepare(model, 1, {"out.weight", "out.bias"})
+
+    def feed(records, mode):
+        n = np.asarray(records["n"])
+        return of(np.stack([n, n + 3, 0 * n + 4], 1)), None
+
+    made = traced(model, feed)
+    ids = of([[0, 7, 4], [4, 4, 4], [4999, 4999, 3]])
+    (answer,) = run(made.dense(), made, ids)
+
+    rows = torch.from_numpy(initial_rows(3, model.moved.spec, np.arange(5000)))
+    plain = nn.EmbeddingBag.from_pretrained(rows, mode=mode, padding_idx=4)
+    expected = model.out(plain(ids)).squeeze(1).detach()
+    np.testing.assert_allclose(expected, answer.detach(), rtol=1e-5)
+
+
 def number(records, mode):
     return of(records["n"]).float(), None
 
