@@ -19,6 +19,7 @@ from ..common.settings import JobSettings
 from ..common.values import convert
 from ..data.open import open_reader
 from ..data.reader import Records
+from ..nn.alike import check_alike, names_in
 from ..nn.buffers import Buffers, shape_of
 from ..nn.by_name import ByName, Optimizers, all_of, clip_norm, of_all
 from ..nn.embedding import Embedding, attach, tables
@@ -166,7 +167,9 @@ class _Trial:
         return f"{where}{type(error).__name__}: {error}"
 
     def build(self) -> None:
+        before = self._try("model", lambda: names_in(self._definition.model()))
         self._model = self._try("model", self._definition.model)
+        self._try("model", lambda: check_alike(before, names_in(self._model)))
         staying = self._try("model", prepare, self._model, self._threshold_bytes)
         specs = self._try("model", tables, self._model)
         for told in (found := faults(self._model, self._strategy)):
@@ -331,6 +334,8 @@ class _Trial:
         outputs = self._try("model", self._model, features)
         self._try("predict", arrays_of, outputs, len(records))
         self.note("ok", "predict", f"outputs {_shape(outputs)}")
+
+
 
 
 def _check_values(optimizer: Optimizer) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from edl.nn import SGD, Embedding, MeanSquaredError
 
+COUNT = __import__("itertools").count()
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -103,7 +104,7 @@ def test_error_of_the_users_code_has_its_line(check):
     (error,) = [f for f in check('records["id"]', 'records["idd"]') if f.level == "error"]
 
     assert 'return {"ids": torch.from_numpy(records["idd"])}' in error.detail
-    assert "mine.py:20" in error.detail
+    assert "mine.py:21" in error.detail
 
 
 @pytest.mark.parametrize(
@@ -142,6 +143,25 @@ def test_what_works_but_is_hardly_meant_is_a_warning(check, old, new, detail):
             "no table or parameter like 'tt'; it has out.weight, out.bias, t",
         ),
         ("SGD(lr=0.1)", "type('Mine', (SGD,), {})(0.1)", "and none of one's own: SGD"),
+        (
+            "super().__init__()",
+            "super().__init__(); self.add_module(f'out_{next(COUNT)}', nn.Linear(1, 1))",
+            "('out_0.weight' became 'out_1.weight')",
+        ),
+        ('Embedding("t"', 'Embedding(f"t_{next(COUNT)}"', "('table t_0' became 'table t_1')"),
+        (
+            "nn.Linear(2, 1)",
+            "nn.Linear(2, 1 + next(COUNT))",
+            "'out.weight' is float32[1, 2] of one call",
+        ),
+        (
+            "super().__init__()",
+            (
+                "super().__init__(); pair = 'abba'[2 * next(COUNT) :][:2]; "
+                "[self.add_module(name, nn.Linear(1, 1)) for name in pair]"
+            ),
+            "in another order",
+        ),
         (
             "MeanSquaredError()",
             "__import__('edl.nn').nn.Accuracy('all')",
