@@ -6,9 +6,12 @@ forward, loss, backward, metrics and prediction, with the tables' rows in this p
 
 from __future__ import annotations
 
+import os
+import sysconfig
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -34,6 +37,13 @@ from ..nn.weights import plain, weight_of
 from .spec import Definition, load_definition
 
 Result = TypeVar("Result")
+_LIBRARIES = tuple(
+    os.path.join(place, "")
+    for place in {
+        str(Path(__file__).parents[1]),
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -138,8 +148,7 @@ class _Trial:
         try:
             return action(*arguments)
         except Exception as error:  # the user's code may raise anything: it becomes a finding
-            detail = str(error) if isinstance(error, EdlError) else self._told(error)
-            self.note("error", what, detail)
+            self.note("error", what, self._told(what, error))
             raise _Stop from error
 
     def _check_names(self, optimizer: Optimizers, specs: dict[str, TableSpec]) -> None:
@@ -158,13 +167,23 @@ class _Trial:
                 "has: leave it out, clip by value or row, or train with another strategy"
             )
 
-    def _told(self, error: Exception) -> str:
-        """Return the error with the user's own line, the last one in the definition's file."""
+    def _told(self, what: str, error: Exception) -> str:
+        """Return the error with the user's own line, the last one that led to it.
+
+        Where there is none (a module of torch that torch calls), with that of the function `what`.
+        """
+        is_ours = isinstance(error, EdlError)
+        told = str(error) if is_ours else f"{type(error).__name__}: {error}"
+        if self._definition.file in told:
+            return told
         where = ""
         for frame in traceback.extract_tb(error.__traceback__):
-            if frame.filename == self._definition.file:
+            if frame.filename == self._definition.file or _is_users(frame.filename):
                 where = f"{frame.filename}:{frame.lineno}: `{frame.line}`: "
-        return f"{where}{type(error).__name__}: {error}"
+        part = what.partition(":")[0]
+        if not where and not is_ours and (part == "model" or self._definition.has(part)):
+            where = f"{self._definition.place(part)}: "
+        return f"{where}{told}"
 
     def build(self) -> None:
         before = self._try("model", lambda: names_in(self._definition.model()))
@@ -336,6 +355,9 @@ class _Trial:
         self.note("ok", "predict", f"outputs {_shape(outputs)}")
 
 
+def _is_users(filename: str) -> bool:
+    """Tell whether a file is neither a library's nor ours, nor none at all ("<string>")."""
+    return not filename.startswith(("<", *_LIBRARIES))
 
 
 def _check_values(optimizer: Optimizer) -> None:

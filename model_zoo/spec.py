@@ -296,6 +296,11 @@ class Definition:
         made: Callable[..., Any] = function
         return made
 
+    def place(self, name: str) -> str:
+        """Return where a part stands: its file and line."""
+        line = _line(self._function(name if name != "model" else self.model_function))
+        return f"{self.file}:{line}" if line else self.file
+
     def _wrong(self, name: str, what: str) -> DefinitionError:
         line = _line(self._function(name if name != "model" else self.model_function))
         return _error(self.file, line, name, what)

@@ -1,5 +1,7 @@
 """The findings of `edl zoo check` on one batch."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,35 @@ def test_error_of_the_users_code_has_its_line(check):
 
     assert 'return {"ids": torch.from_numpy(records["idd"])}' in error.detail
     assert "mine.py:21" in error.detail
+
+
+def test_error_of_a_layer_has_the_line_that_called_it_whatever_file_that_is_in(write):
+    """Also where the error is a sentence of ours, and where torch alone calls the layer."""
+    layers = write(
+        "from torch import nn\n"
+        "class Doubled(nn.Module):\n"
+        "    def forward(self, features):\n"
+        "        return features.missing\n",
+        "layers_of_mine.py",
+    )
+    ours = write(SOUND.replace('(features["ids"])', '(features["ids"].float())'))
+    elsewhere = write(
+        f"import sys; sys.path.insert(0, {str(Path(layers).parent)!r})\n"
+        "import layers_of_mine; sys.path.pop(0)\n"
+        + SOUND.replace("return Model()", "return layers_of_mine.Doubled()"),
+        "elsewhere.py",
+    )
+    alone = write(
+        SOUND.replace("return Model()", "return nn.Sequential(nn.Linear(2, 1))"), "alone.py"
+    )
+
+    def told(path):
+        findings = check_definition(load_definition(path), RECORDS)
+        return [f.detail for f in findings if f.level == "error"]
+
+    assert told(ours)[0].startswith(f"{ours}:13: `return self.out(self.rows(")
+    assert told(elsewhere)[0].startswith(f"{layers}:4: `return features.missing`: AttributeError")
+    assert told(alone)[0].startswith(f"{alone}:14: TypeError")
 
 
 @pytest.mark.parametrize(
