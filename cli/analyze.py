@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..common import paths
+from ..common import cores, paths
 from ..common.errors import UsageError
 from .output import say
 from .paths import LocalPath
@@ -62,7 +61,7 @@ def analyze(
     reader = open_reader(settings.training_data, **settings.data_reader_params)
     records = sum(source.records for source in reader.sources())  # what is wrong is told at once
     if num_workers is None:
-        fitting = min(len(os.sched_getaffinity(0)), records // PAYS)
+        fitting = min(cores.usable(), records // PAYS)
         num_workers = fitting if fitting > 1 else 0
     if not num_workers:
         write(run(reader, Sizes(vocabulary=vocabulary)), out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..common import cores
 from ..common.errors import UsageError
 from . import nodes as pool
 from .options import NAMES
@@ -83,7 +83,7 @@ def serve(
         if api is not None:
             serving.serve_cluster(api, everywhere, policy, every, click.echo, beside)
             return
-        place = local.LocalPlace(workers or os.cpu_count() or 1)
+        place = local.LocalPlace(workers or cores.usable())
         serving.serve_here(service.Service(place, policy, time.time, click.echo), every)
 
 
@@ -104,7 +104,7 @@ def plan(
 
     policy = _made(**rules)
     with _cluster(runtime, namespace, everywhere, workers) as api:
-        place: Place = local.LocalPlace(workers or os.cpu_count() or 1)
+        place: Place = local.LocalPlace(workers or cores.usable())
         if api is not None:
             place = in_cluster.ClusterPlace(api, everywhere, time.time)
         _show(service.Service(place, policy, time.time, click.echo).plan(), output)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..common import cores
 from ..common import log as logs
 from ..common.errors import CheckpointError, UsageError
 from ..common.values import check_namespace
@@ -220,8 +220,7 @@ def _as_yaml(models: Sequence[str], follow: Sequence[str], given: dict[str, Any]
 def _set_threads(given: dict[str, Any]) -> None:
     import torch
 
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(given["torch_threads"] or max(1, (cores - 1) // given["threads"]))
+    torch.set_num_threads(given["torch_threads"] or cores.share(given["threads"], spare=1))
 
 
 def _place(given: dict[str, Any]) -> Place:

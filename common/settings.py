@@ -188,7 +188,10 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
         120.0, "How long workers and servers wait for an absent master.", "Replicas"
     )
     worker_threads: int = knob(
-        0, "Compute threads of a worker; 0: cores divided by workers.", "Replicas", maximum=1024
+        0,
+        "Compute threads of a worker; 0: its share of the cores, or OMP_NUM_THREADS.",
+        "Replicas",
+        maximum=1024,
     )
 
     # -- Teachers

@@ -23,7 +23,7 @@ from types import FrameType
 import torch
 from prometheus_client import Counter, Gauge
 
-from ..common import background, faults, listen, notice, rpc
+from ..common import background, cores, faults, listen, notice, rpc
 from ..common import log as logs
 from ..common.errors import EdlError, Unreachable, UsageError
 from ..common.identity import job_identity
@@ -150,8 +150,9 @@ def _load(settings: JobSettings, index: int) -> tuple[Teaching, dict[str, str]]:
         settings.model_params,
         teacher_params=settings.teacher_params,
     )
-    cores = (os.cpu_count() or 1) // max(1, settings.most_teachers)
-    torch.set_num_threads(settings.worker_threads or max(1, cores))
+    in_pod = settings.runtime == "kubernetes"
+    mine = cores.share(settings.most_teachers, own_quota=in_pod)
+    torch.set_num_threads(settings.worker_threads or mine)
     torch.manual_seed(settings.seed)
     teaching = Teaching(
         definition, choose_device(settings.device, index), replies=settings.teacher_replies

@@ -6,13 +6,13 @@ The first job would wait for it otherwise. Where the machine code is kept, kerne
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import numpy as np
 
+from ..common import cores
 from ..kernels.ids import finite, sum_by_id
 from ..nn import optimizers as specs
 from ..nn.model_spec import TableSpec
@@ -57,7 +57,7 @@ def compile_ahead(optimizers: Sequence[str], dims: Sequence[int]) -> Iterator[tu
     20 minutes.
     """
     parts = [_WIRE, *optimizers, _WORKERS]
-    processes = min(_PROCESSES, len(os.sched_getaffinity(0)))
+    processes = min(_PROCESSES, cores.usable())
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         under_way = [pool.submit(_compile, part, tuple(dims)) for part in parts]
         for each in as_completed(under_way, timeout=_LIMIT_S):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..common import rpc
+from ..common import cores, rpc
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import EdlError, Unreachable
 from ..common.identity import job_identity
@@ -128,8 +128,9 @@ class Factory:
     def make(self) -> Member:
         """Load the definition, connect to the servers that there are, and make the member."""
         settings = self._settings
-        workers = max(1, settings.num_workers)
-        torch.set_num_threads(settings.worker_threads or max(1, (os.cpu_count() or 1) // workers))
+        in_pod = settings.runtime == "kubernetes"
+        mine = cores.share(settings.num_workers, own_quota=in_pod)
+        torch.set_num_threads(settings.worker_threads or mine)
         if settings.strategy == "ps":
             self.member = self._on_servers()
         elif settings.strategy == "hybrid":

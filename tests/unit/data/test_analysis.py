@@ -327,7 +327,7 @@ def test_workers_are_as_many_as_pay_and_as_there_are_cores(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "_in_job", in_job)
     monkeypatch.setattr(module, "PAYS", 4)
-    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setattr(command.cores, "usable", lambda: cores)
     np.save("a.npy", np.arange(records))
 
     assert cli.run(["data", "analyze", "a.npy", "--vocabulary", "7"]) == (1 if workers else 0)
