@@ -30,6 +30,7 @@ from ..nn.fitness import Weights, check_loss, faults, remarks
 from ..nn.local import LocalRows, torch_optimizer
 from ..nn.metrics import count_batch, values
 from ..nn.model_spec import TableSpec
+from ..nn.modes import Modes
 from ..nn.optimizers import Optimizer
 from ..nn.outputs import arrays_of
 from ..nn.replace import prepare
@@ -224,7 +225,7 @@ class _Trial:
             "feed",
             f"{len(records)} records -> features {_shape(features)}, labels {_labels(labels)}",
         )
-        self._model.train()
+        Modes(self._model).train()
         buffers = Buffers(self._model)
         buffers.begin()
         weights = Weights(self._model)

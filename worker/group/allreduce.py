@@ -35,6 +35,7 @@ from ...nn.device import outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.embedding import tables
 from ...nn.fitness import Weights, check_loss, loss_value, refuse_tables
 from ...nn.model_spec import ModelSpec
+from ...nn.modes import Modes
 from ...nn.precision import Overflow
 from ...nn.weights import weight_of
 from ..model import PLAIN, Passes, compiled
@@ -177,6 +178,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         self._warmup_steps = warmup_steps
         self._buffers = Buffers(self.model)
         self._weights = Weights(self.model)
+        self._modes = Modes(self.model)
         self._ddp: DistributedDataParallel | None = None
         self._world = 1
 
@@ -225,8 +227,7 @@ class AllReduceTrainer(GroupTrainer[Reduced]):
         seed_step(
             seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
         )
-        if not self.model.training:
-            self.model.train()
+        self._modes.train()
         for parameter in self.state.parameters:
             parameter.grad = None
         self._buffers.begin()

@@ -29,6 +29,7 @@ from ...nn.device import outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.embedding import tables
 from ...nn.fitness import check_loss, loss_value, refuse_tables
 from ...nn.model_spec import ModelSpec
+from ...nn.modes import Modes
 from ...nn.precision import Overflow
 from ...nn.weights import weight_of
 from ..model import PLAIN, Passes
@@ -101,6 +102,7 @@ class ShardedTrainer(GroupTrainer[Step]):
         self._device, self._most = device, most
         self._numbers = passes.numbers(device)
         self._sharded: nn.Module | None = None
+        self._modes = Modes(nn.Module())
         self._weights: list[Any] = []  # torch's DTensors
         self._buffers = Buffers(nn.Module())
         self._world, self._rank = 1, 0
@@ -123,6 +125,7 @@ class ShardedTrainer(GroupTrainer[Step]):
                 "none: lower --num_workers, or use --device cpu"
             )
         model = state.new_model()
+        self._modes = Modes(model)
         group = dist.group.WORLD
         assert group is not None, "a round has a process group"
         mesh = DeviceMesh.from_group(group, self._device.type)
@@ -164,7 +167,7 @@ class ShardedTrainer(GroupTrainer[Step]):
             seed_of(self._spec.seed, task.epoch, task.id, piece.start, piece.used), self._device
         )
         self._whole = None
-        self._sharded.train()
+        self._modes.train()
         self._sharded.zero_grad(set_to_none=True)
         self._buffers.begin()
         told = [1.0, float(wish), float(self.takes), 0.0]

@@ -31,6 +31,7 @@ from ...nn.by_name import clip_norm
 from ...nn.device import Link, outputs_of, seed_of, seed_step, to_device, values_of
 from ...nn.fitness import Weights, check_loss, loss_value
 from ...nn.model_spec import ModelSpec
+from ...nn.modes import Modes
 from ...nn.moved import take_first_rows
 from ...nn.precision import Overflow
 from ...ps.books.ledger import Span
@@ -91,6 +92,7 @@ class PsTrainer:
         self._numbers = passes.numbers(device)
         self._forward = self._numbers.of(compiled(self.model) if passes.compile else self.model)
         self._weights = Weights(self.model)
+        self._modes = Modes(self.model)
         self._loss = loss
         self._ps = ps
         self._spec = spec
@@ -192,8 +194,7 @@ class PsTrainer:
         """Pass forward and backward once. Raises NonFinite, Overflow for what gradients are."""
         assert self._loss is not None, "a definition without loss leases no training task"
         seed_step(seed_of(self._spec.seed, *stream), self._device)
-        if not self.model.training:
-            self.model.train()
+        self._modes.train()
         for parameter in self._parameters:
             parameter.grad = None
         self._reset_buffers()
