@@ -85,7 +85,8 @@ def check(definition: object = None, data: object = None, **given: Any) -> list[
     """
     from ..model_zoo.check import check_file
 
-    known = ("model_def", "model_zoo", "model_params", "teacher_params", "data_reader_params")
+    params = ("model_params", "optimizer_params", "teacher_params", "data_reader_params")
+    known = ("model_def", "model_zoo", *params)
     with Staged() as staged:
         what = asked(definition, given)
         given = {"training_data": data, **given}

@@ -79,7 +79,12 @@ def begin_with(settings: JobSettings, given: Given, folder: Path) -> JobSettings
     from ..model_zoo.spec import load_definition
     from ..serve.make import make
 
-    definition = load_definition(settings.model_def, settings.model_zoo, settings.model_params)
+    definition = load_definition(
+        settings.model_def,
+        settings.model_zoo,
+        settings.model_params,
+        optimizer_params=settings.optimizer_params,
+    )
     where, threshold = folder / "begin", settings.table_threshold
     make(definition, given, where, threshold_bytes=threshold, seed=settings.seed)
     return dataclasses.replace(settings, checkpoint_dir_for_init=str(where))

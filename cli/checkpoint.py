@@ -221,7 +221,7 @@ def make(
     if threshold is None:
         threshold = JobSettings.ps_embedding_threshold
     params = typed(flags["model_params"], dict[str, Any], "--model_params")
-    definition = load_definition(model_def, flags["model_zoo"], params)
+    definition = load_definition(model_def, flags["model_zoo"], params, training=False)
     given = values_from(dense, rows, partial)
     if given is None:
         raise UsageError(

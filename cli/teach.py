@@ -63,7 +63,7 @@ def teach(
     from ..nn.device import choose_device
 
     params = convert(teacher_params, dict[str, Any], "--teacher_params")
-    definition = load_definition(model_def, model_zoo, teacher_params=params)
+    definition = load_definition(model_def, model_zoo, training=False, teacher_params=params)
     teaching = Teaching(definition, choose_device(device, 0), replies=replies)
     serve(
         teaching,

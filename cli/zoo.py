@@ -59,6 +59,7 @@ def list_zoo(model_zoo: str) -> None:
 @click.argument("model_def", shell_complete=_definitions_or_files)
 @_definition_options
 @click.option("--model_params", default="", metavar="K=V,...", help="Arguments of model().")
+@click.option("--optimizer_params", default="", metavar="K=V,...", help="Those of optimizer().")
 @click.option("--teacher_params", default="", metavar="K=V,...", help="Arguments of teacher().")
 @click.option("--training_data", default="", metavar="PATH", help="Data to try a batch of.")
 @click.option("--data_reader_params", default="", metavar="K=V,...", help="The reader's arguments.")
@@ -67,6 +68,7 @@ def check(
     model_def: str,
     model_zoo: str,
     model_params: str,
+    optimizer_params: str,
     teacher_params: str,
     training_data: str,
     data_reader_params: str,
@@ -85,6 +87,7 @@ def check(
         training_data,
         model_zoo=model_zoo,
         model_params=model_params,
+        optimizer_params=optimizer_params,
         teacher_params=teacher_params,
         data_reader_params=data_reader_params,
         minibatch_size=minibatch_size,

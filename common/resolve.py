@@ -39,7 +39,9 @@ _FORMER_CHOICES = {"parameterserverstrategy": "ps", "allreducestrategy": "allred
 
 _CHECKPOINTS = ("resume", "checkpoint_dir_for_init")  # which a job's name may stand for
 # What a checkpoint's own definition is made with, and how it was given records.
-_OF_DEFINITION = ("model_def", "model_zoo", "model_params", "data_reader_params")
+_OF_DEFINITION = (
+    *("model_def", "model_zoo", "model_params", "optimizer_params", "data_reader_params"),
+)
 
 
 def resolve(

@@ -88,6 +88,9 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
     model_params: dict[str, Any] = field(
         default_factory=dict, metadata=about("Arguments of model(): k=v,k2=v2.", "Model")
     )
+    optimizer_params: dict[str, Any] = field(
+        default_factory=dict, metadata=about("Arguments of optimizer(): k=v,k2=v2.", "Model")
+    )
     device: str = knob("auto", "Device of the workers.", "Model", choices=("auto", "cpu", "cuda"))
 
     # -- Data

@@ -148,6 +148,7 @@ def _load(settings: JobSettings, index: int) -> tuple[Teaching, dict[str, str]]:
         settings.model_def,
         settings.model_zoo,
         settings.model_params,
+        optimizer_params=settings.optimizer_params,
         teacher_params=settings.teacher_params,
     )
     in_pod = settings.runtime == "kubernetes"

@@ -113,6 +113,7 @@ def check_file(
     *,
     model_zoo: str = "",
     model_params: object = "",
+    optimizer_params: object = "",
     teacher_params: object = "",
     data_reader_params: object = "",
     minibatch_size: int = 64,
@@ -122,9 +123,12 @@ def check_file(
     The arguments are the flags of `edl zoo check`. Raises EdlError.
     """
     params = convert(model_params, dict[str, Any], "--model_params")
+    rates = convert(optimizer_params, dict[str, Any], "--optimizer_params")
     taught = convert(teacher_params, dict[str, Any], "--teacher_params")
     read = convert(data_reader_params, dict[str, Any], "--data_reader_params")
-    definition = load_definition(model_def, model_zoo, params, teacher_params=taught)
+    definition = load_definition(
+        model_def, model_zoo, params, optimizer_params=rates, teacher_params=taught
+    )
     if not training_data:
         return check_definition(definition)
     reader = (definition.reader or open_reader)(training_data, **read)

@@ -4,7 +4,7 @@ A definition is a plain Python module (docs/model-zoo.md):
 
     def model(**params) -> nn.Module              required
     def loss(outputs, labels) -> Tensor           required for training
-    def optimizer() -> edl.nn optimizer spec      required for training
+    def optimizer(**params) -> edl.nn spec        required for training
     def feed(records, mode) -> (features, labels) required; mode: "train" | "evaluate" | "predict"
                                                   or (features, labels, weight), and a loss [N]
     def metrics() -> dict[str, Metric]            optional
@@ -49,7 +49,7 @@ __all__ = ["CALLBACKS", "SIGNATURES", "Definition", "list_definitions", "load_de
 SIGNATURES = {
     "model": "def model(**params) -> nn.Module",
     "loss": "def loss(outputs, labels) -> Tensor",
-    "optimizer": "def optimizer() -> edl.nn.Adam(...), SGD(...), ...",
+    "optimizer": "def optimizer(**params) -> edl.nn.Adam(...), SGD(...), ...",
     "feed": "def feed(records, mode) -> (features, labels), or (features, labels, weight)",
     "metrics": "def metrics() -> dict[str, Metric]",
     "reader": "def reader(path, **params) -> RecordReader",
@@ -60,10 +60,9 @@ SIGNATURES = {
     "teacher": "def teacher(**params) -> nn.Module",
     "teach": "def teach(model, features) -> Tensor, or a dict of such",
 }
-# Positional arguments that each function is called with (model: by name, from --model_params).
+# Positional arguments that each function is called with; model and optimizer get theirs by name.
 _ARGUMENTS = {
     "loss": ("outputs", "labels"),
-    "optimizer": (),
     "feed": ("records", "mode"),
     "metrics": (),
     "reader": ("path",),
@@ -109,7 +108,8 @@ _FORMER = {
 class Definition:
     """A checked definition.
 
-    `params` are the arguments of `model`, `teacher_params` those of `teacher`.
+    `params` are the arguments of `model`, `optimizer_params` those of `optimizer`, `teacher_params`
+    those of `teacher`.
     """
 
     name: str
@@ -118,6 +118,7 @@ class Definition:
     module: ModuleType = field(repr=False)
     params: Mapping[str, Any] = field(default_factory=dict)
     model_function: str = "model"
+    optimizer_params: Mapping[str, Any] = field(default_factory=dict)
     teacher_params: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
@@ -199,10 +200,10 @@ class Definition:
         return weighted(self._function("loss"))
 
     def optimizer(self) -> Optimizers:
-        """Return the optimizer spec."""
+        """Return the optimizer spec, made with `optimizer_params`."""
         made: Any
         try:
-            made = self._function("optimizer")()
+            made = self._function("optimizer")(**self.optimizer_params)
         except DefinitionError as error:
             raise self._wrong("optimizer", f"is not possible: {error}") from error
         known = *OPTIMIZERS.values(), ByName
@@ -312,6 +313,7 @@ def load_definition(
     params: Mapping[str, Any] | None = None,
     *,
     training: bool = True,
+    optimizer_params: Mapping[str, Any] | None = None,
     teacher_params: Mapping[str, Any] | None = None,
 ) -> Definition:
     """Find, import and check the definition `model_def`.
@@ -330,6 +332,7 @@ def load_definition(
         module=module,
         params=dict(params or {}),
         model_function=function,
+        optimizer_params=dict(optimizer_params or {}),
         teacher_params=dict(teacher_params or {}),
     )
     _check(definition, training)
@@ -343,7 +346,9 @@ def _check(definition: Definition, training: bool) -> None:
         if not hasattr(module, name):
             raise _missing(module, file, name)
     _check_misspelt(module, file, definition.model_function)
-    _check_model(definition)
+    _check_named(definition, definition.model_function, definition.params, "model")
+    if training:
+        _check_named(definition, "optimizer", definition.optimizer_params, "optimizer")
     for name, arguments in _ARGUMENTS.items():
         if not definition.has(name):
             continue
@@ -396,24 +401,24 @@ def _own_names(module: ModuleType) -> list[str]:
     ]
 
 
-def _check_model(definition: Definition) -> None:
-    function = getattr(definition.module, definition.model_function)
-    file, name = definition.file, definition.model_function
+def _check_named(definition: Definition, name: str, params: Mapping[str, Any], part: str) -> None:
+    """Check that the function `name` takes what its flag says, by name."""
+    function, file = getattr(definition.module, name), definition.file
     if not callable(function):
-        raise _error(file, 0, name, f"is {_kind(function)}, no function", SIGNATURES["model"])
+        raise _error(file, 0, name, f"is {_kind(function)}, no function", SIGNATURES[part])
     try:
         signature = inspect.signature(function)
-        signature.bind(**definition.params)
+        signature.bind(**params)
     except (TypeError, ValueError) as error:
         known = [p.name for p in signature.parameters.values()]
-        unknown = [key for key in definition.params if key not in known]
+        unknown = [key for key in params if key not in known]
         hint = did_you_mean(unknown[0], known) if unknown else ""
         raise _error(
             file,
             _line(function),
             f"{name}{signature}",
-            f"does not take --model_params {dict(definition.params)}: {error}{hint}",
-            SIGNATURES["model"],
+            f"does not take --{part}_params {dict(params)}: {error}{hint}",
+            SIGNATURES[part],
         ) from error
 
 

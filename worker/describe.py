@@ -47,6 +47,7 @@ def load(settings: JobSettings) -> Definition:
         settings.model_zoo,
         settings.model_params,
         training=settings.command == "train",
+        optimizer_params=settings.optimizer_params,
         teacher_params=settings.teacher_params,
     )
 

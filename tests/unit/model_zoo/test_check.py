@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edl.data.reader import Columns
-from edl.model_zoo.check import check_definition
+from edl.model_zoo.check import check_definition, check_file
 from edl.model_zoo.spec import load_definition
 
 RECORDS = Columns({"id": np.arange(4), "y": np.ones(4, np.float32)})
@@ -313,3 +313,15 @@ def test_a_metric_of_a_name_that_is_not_there_is_told(check, metric, sentence):
 
     assert [("error", "metrics: mse")] == worst(findings)
     assert sentence in next(f.detail for f in findings if f.level == "error")
+
+
+def test_the_optimizer_is_tried_with_its_parameters(write):
+    path = write(
+        SOUND.replace(
+            "def optimizer():\n    return SGD(lr=0.1)", "def optimizer(lr):\n    return SGD(lr)"
+        )
+    )
+
+    findings = check_file(path, optimizer_params="lr=0.25")
+
+    assert "SGD(lr=0.25" in next(f.detail for f in findings if f.what == "optimizer")

@@ -51,6 +51,32 @@ def test_a_whole_definition_gives_its_parts(load):
     assert definition.optional == ()
 
 
+OF_RATE = "def optimizer(lr=0.5):\n    from edl.nn import SGD\n    return SGD(lr)\n"
+
+
+def test_parameters_of_the_optimizer_come_by_name(write):
+    path = write(source(optimizer=OF_RATE))
+
+    assert load_definition(path).optimizer() == SGD(lr=0.5)
+    assert load_definition(path, optimizer_params={"lr": 2.0}).optimizer() == SGD(lr=2.0)
+
+
+@pytest.mark.parametrize(
+    ("signature", "params", "sentence"),
+    [
+        ("lr=0.5", {"rl": 1}, "does not take --optimizer_params {'rl': 1}"),
+        ("lr", {}, "does not take --optimizer_params {}: missing a required argument: 'lr'"),
+    ],
+)
+def test_parameters_that_the_optimizer_does_not_take_are_told(write, signature, params, sentence):
+    path = write(source(optimizer=OF_RATE.replace("lr=0.5", signature)))
+
+    message = told(load_definition, path, optimizer_params=params)
+
+    assert f"optimizer({signature}) {sentence}" in message
+    assert load_definition(path, training=False).has("optimizer")
+
+
 def test_optional_parts_are_given(load):
     definition = load(
         metrics="from edl.nn import AUC\ndef metrics():\n    return {'auc': AUC()}\n",
@@ -83,7 +109,6 @@ def test_loss_and_optimizer_are_needed_for_training_only(load):
     [
         ("loss", "def loss(outputs):\n    pass\n", 5),
         ("feed", "def feed(records):\n    pass\n", 12),
-        ("optimizer", "def optimizer(lr):\n    pass\n", 8),
         ("metrics", "def metrics(outputs):\n    pass\n", 15),
         ("reader", "def reader():\n    pass\n", 15),
         ("process_predictions", "def process_predictions(outputs):\n    pass\n", 15),
