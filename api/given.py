@@ -59,6 +59,11 @@ def flags_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
+def defaults_of(given: Mapping[str, Any]) -> list[str]:
+    """Return the settings that are None here: their defaults, whatever a job file says."""
+    return [spellings().get(name, name) for name, value in given.items() if value is None]
+
+
 def _bounds(flags: dict[str, Any]) -> None:
     """Put the two numbers of a range where the settings have them."""
     for name in ("num_workers", "num_teachers"):

@@ -21,7 +21,7 @@ from ..cli.options import given_values
 from ..common.errors import JobError, UsageError
 from ..common.settings import JobSettings
 from .definition import asked
-from .given import DATA, OTHERS, check_names, flags_of
+from .given import DATA, OTHERS, check_names, defaults_of, flags_of
 from .job import Job
 from .memory import is_place
 from .result import Result
@@ -194,7 +194,11 @@ def wanted(
             flags["init_dense"] = Path(flags["init_dense"])
         wishes, init = wishes_given(flags), values_given(flags)
         kind = flags.pop("kind")
-        settings, before = settled(command, *given_values(flags.pop("config"), flags))
+        values, origins = given_values(flags.pop("config"), flags)
+        for name in defaults_of(given):
+            values.pop(name, None)
+            origins.pop(name, None)
+        settings, before = settled(command, values, origins)
         if init is not None:
             check_begin(settings, before is not None, wishes is not None)
         _check(settings, before, wishes, kind)
