@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..cli.place import place
 from ..common.errors import EdlError, JobError, JobFailed, UsageError
-from ..jobs.job import ENDED, STOPPED, Status
+from ..jobs.job import ENDED, STOPPED, Status, whole
 from ..jobs.local import LocalJob
 from ..jobs.wait import TooLate
 from .page import table
@@ -68,7 +68,7 @@ class Job:
 
                 settle(job, _LAST_WORDS_S)
                 status = job.status()
-            return status
+            return whole(status)
 
     def done(self) -> bool:
         """Tell whether nothing more comes from it."""
@@ -152,7 +152,7 @@ class Job:
         status = self.status()
         reason = str(status.get("message") or told)
         code = int(status.get("exit_code") or JobError.exit_code)
-        if code == UsageError.exit_code and "records_done" not in status:
+        if code == UsageError.exit_code and status.get("records_done") is None:
             return UsageError(reason)  # nothing has begun, as of `edl train`
         where = self.name  # with the flags by which a command finds it, unless it is gone meanwhile
         with contextlib.suppress(EdlError), self._found() as (_, found):

@@ -27,13 +27,13 @@ _named_job = click.argument("job", shell_complete=complete_jobs)
 def status(job: str | None, output: str, runtime: str, namespace: str) -> None:
     """Show the state of a job, or of all jobs."""
     from ..jobs import view
-    from ..jobs.job import Report
+    from ..jobs.job import Report, whole
 
     if job is None:
         _list(output, runtime, namespace)
         return
     with place(runtime, namespace) as jobs:
-        found = jobs.find(job).status()
+        found = whole(jobs.find(job).status())
     print_report(Report(found, lambda _wide: view.panel(found)), output)
 
 

@@ -29,6 +29,16 @@ def as_of_now(status: Status) -> Status:
     return status
 
 
+# What docs/cli.md lists, of a job that has told nothing yet. A script's job has other fields.
+_NULLS = (
+    *("exit_code", "command", "started_s_ago", "run_s", "records_before", "records_done"),
+    *("records_total", "epoch", "num_epochs", "records_per_s", "loss", "version", "minibatch"),
+    *("gain", "predictions", "best", "began_from", "checkpoint", "resume", "report", "usage"),
+)
+_TABLES = ("tasks", "records", "task_runs", "metrics", "restarts")
+_LISTS = ("workers", "servers", "evaluations", "quarantined", "requested", "events")
+
+
 @dataclass(frozen=True)
 class Report:
     """Rows of data, and how people are shown them."""
@@ -36,6 +46,16 @@ class Report:
     rows: Any  # what JSON and YAML can say
     drawn: Callable[[bool], Any]  # something that rich prints, or a list; the argument: wide
     empty: str = ""  # is told instead where there are no rows; "": they are drawn all the same
+
+
+def whole(status: Status) -> Status:
+    """Return a status with all fields: those that nobody has told yet are null, or empty."""
+    if status.get("command") == "launch":
+        return status
+    untold: Status = {"message": ""}
+    untold |= dict.fromkeys(_NULLS) | {name: {} for name in _TABLES}
+    untold |= {name: [] for name in _LISTS}
+    return status | {name: value for name, value in untold.items() if name not in status}
 
 
 class Job(Protocol):
