@@ -110,7 +110,7 @@ def run(
         for path in job.log.parent.glob("worker-*.log")
         if (found := first(list(timed(path)), _STEP, 0.0)) is not None
     ]
-    ended = first(logs, r"epoch 0 is done", 0.0)
+    ended = first(logs, r"epoch 1 is done", 0.0)
     assert ended is not None
     return ended[0] - min(steps), away_s
 

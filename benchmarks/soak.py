@@ -148,7 +148,7 @@ def _time(job: jobs.LocalJob) -> float:
         for at, text in timed(path)
         if _STEP.search(text)
     ]
-    last = next(at for at, text in timed(job.log) if f"epoch {EPOCHS - 1} is done" in text)
+    last = next(at for at, text in timed(job.log) if f"epoch {EPOCHS} is done" in text)
     return last - min(steps)
 
 

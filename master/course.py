@@ -163,7 +163,7 @@ class Course:
             step = not self._settings.use_async and (last or not plan.overlap_epochs)
             whole = yield from self._epochs_done(epoch + 1, step)
             if not queue.closed:
-                self._core.tell(f"epoch {epoch} is done")
+                self._core.tell(f"epoch {epoch + 1} is done")  # as people count
             self._epochs_ended = epoch + 1
             if self._judges:  # in their order, and of this very state
                 yield lambda: not self._due

@@ -172,7 +172,7 @@ class Story:
             process.task = None
 
     def _end(self) -> None:
-        self.tell("epoch 0 is done")
+        self.tell("epoch 1 is done")
         self.tell("done")
         for process in self.processes:
             if process.began is not None:

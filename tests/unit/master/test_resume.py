@@ -95,7 +95,7 @@ def test_the_next_epoch_waits_for_what_a_server_lost_meanwhile_of_the_one_before
     worker.train(task)
     monkeypatch.setattr(job.servers, "take_cut", lambda name, hold_s: None)  # so far, no further
     worker.done(task)
-    job.until(lambda s: any("epoch 0 is done" in event["text"] for event in s["events"]))
+    job.until(lambda s: any("epoch 1 is done" in event["text"] for event in s["events"]))
     server = job.runtime.running.pop(("server", 1))
     job.servers.lose(1)
     whole, asked = threading.Event(), threading.Event()
