@@ -45,11 +45,13 @@ from .schedules import (
 )
 
 if TYPE_CHECKING:
+    from .averaged import Averaged
     from .embedding import PADDING, Embedding, RowSource, attach, tables
     from .local import LocalRows, torch_optimizer
     from .replace import replace_big_embeddings
 
 _NEEDS_TORCH = {
+    "Averaged": "averaged",
     "Embedding": "embedding",
     "PADDING": "embedding",
     "RowSource": "embedding",
@@ -73,6 +75,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "Averaged",
     "ByGroup",
     "ByName",
     "Constant",

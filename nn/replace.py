@@ -16,6 +16,7 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
+from .averaged import Averaged
 from .drawn import untouched
 from .moved import MovedBag, MovedEmbedding
 
@@ -37,6 +38,8 @@ def prepare(
     """
     _, staying = _replace(model, threshold_bytes, stay)
     for module in model.modules():
+        if isinstance(module, Averaged):
+            module.forget_moved()
         if isinstance(module, _BAGS):
             module.sparse = False
     return staying
