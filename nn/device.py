@@ -8,7 +8,9 @@ together, so that the host waits once and the device computes meanwhile.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -99,6 +101,22 @@ def seed_step(number: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.manual_seed(number)  # of the device that `choose_device` has set
+
+
+@contextmanager
+def others_seeded(number: int) -> Iterator[None]:
+    """Seed numpy's and Python's global generators too, which go on afterwards as if they were not.
+
+    Models draw first values by them. What feed draws must not be the same in each worker.
+    """
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    np.random.seed(number % 2**32)
+    random.seed(number)
+    try:
+        yield
+    finally:
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
 
 
 def to_device(values: Any, device: torch.device) -> Any:

@@ -27,7 +27,7 @@ from ..common.extras import install
 from ..model_zoo.catalogue import did_you_mean
 from ..model_zoo.spec import Definition
 from ..nn.dense import dense_tensors, model_spec
-from ..nn.device import seed_step
+from ..nn.device import others_seeded, seed_step
 from ..nn.model_spec import CHUNK_ELEMENTS, ModelSpec, TableSpec
 from ..nn.moved import take_first_rows
 from ..nn.optimizers import SGD
@@ -69,7 +69,8 @@ def make(
         raise UsageError(f"{why}: choose another folder.")
     with torch.random.fork_rng(devices=[]):
         seed_step(seed, torch.device("cpu"))
-        model = definition.model()
+        with others_seeded(seed):
+            model = definition.model()
         prepare(model, threshold_bytes)
     first = take_first_rows(model)
     spec = model_spec(model, SGD(lr=0.0), seed)

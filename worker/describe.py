@@ -28,6 +28,7 @@ from ..distill.roll_call import call_roll
 from ..model_zoo.check import check_definition
 from ..model_zoo.spec import SIGNATURES, Definition, load_definition
 from ..nn.by_name import to_dict
+from ..nn.device import others_seeded
 from ..nn.model_spec import ModelSpec, another_model
 from ..nn.optimizers import SGD
 from ..nn.replace import prepare
@@ -78,7 +79,8 @@ def model_maker(definition: Definition, settings: JobSettings) -> Callable[[], t
 
     def make_model() -> torch.nn.Module:
         torch.manual_seed(settings.seed)
-        model = definition.model()
+        with others_seeded(settings.seed):
+            model = definition.model()
         prepare(model, settings.table_threshold, stay)
         return model
 

@@ -1,15 +1,21 @@
 """The faults that are refused before a job starts, in one sentence."""
 
 import contextlib
+import dataclasses
 import json
+import random
 
+import numpy as np
 import pytest
+import torch
 
 from edl.common import storage
 from edl.common.errors import CheckpointError, DefinitionError, UsageError
 from edl.common.identity import Identity
 from edl.common.settings import JobSettings
 from edl.distill.server import Teacher
+from edl.nn.embedding import tables
+from edl.nn.moved import take_first_rows
 from edl.registry.identity import VARIABLE
 from edl.worker.describe import describe, load, model_maker
 from edl.worker.model import model_spec
@@ -330,3 +336,42 @@ def test_a_wrong_identity_is_found_before_a_worker_starts(
     with told:
         describe(given, tmp_path)
     assert (not said) == (tmp_path / "describe.json").exists()
+
+
+def test_first_values_that_numpy_draws_are_those_of_the_seed_alone(settings):
+    drawn = (
+        "super().__init__(); import random, numpy; "
+        "self.first = nn.Parameter(torch.tensor(numpy.random.rand(3) + random.random()))"
+    )
+    made = settings(("super().__init__()", drawn), seed=3)
+    make = model_maker(load(made), made)
+    np.random.seed(1)
+    expected = np.random.rand(2)
+
+    first = make().first
+    np.random.rand()  # as feed may, meanwhile
+    random.random()
+    again = make().first
+    np.random.seed(1)
+    before = np.random.rand()
+    other = model_maker(load(made), dataclasses.replace(made, seed=4))().first
+
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert expected.tolist() == [before, np.random.rand()]
+
+
+@pytest.mark.parametrize(
+    ("values", "given"),
+    [
+        ("nn.Embedding(200_000, 4)", 0),
+        ("nn.Embedding.from_pretrained(torch.ones(200_000, 4), False)", 1),
+    ],
+)
+def test_rows_are_given_first_values_where_they_are_not_torchs_own(settings, values, given):
+    made = settings(("super().__init__()", f"super().__init__(); self.big = {values}"))
+
+    model = model_maker(load(made), made)()
+
+    assert ["big"] * given == [*take_first_rows(model)]
+    assert "big" in tables(model)
