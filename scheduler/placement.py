@@ -3,7 +3,8 @@
 A job is put onto as few nodes as it fits on, of these onto those where it is already, then onto
 those where others that are not yet put have least, then where least stays free. Two jobs without
 servers of which each spans several nodes share none (interference; Pollux, OSDI '21, section
-4.2.1). Where the pods of a job do not move, only those that come are put anywhere.
+4.2.1). Where the pods of a job do not move, only those that come are put anywhere, each where most
+is free, as kube-scheduler does. A job for which there is no place so has one searched for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from .cluster import Node, Resources
 from .jobs import Job, Shape
 from .knapsack import Floats, Integers
 from .options import amounts, rooms
+
+_MOST_STEPS = 4_000  # nodes times servers: a tenth of a second or two
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,15 @@ class Placement:
         own_workers, own_servers = self._counts(job.workers_on), self._counts(job.servers_on)
         if not job.may_move:
             return self._beside(job, shape, own_workers, own_servers)
+        found = self._close(job, shape, spread, own_workers, own_servers)
+        if found is None and shape.servers:
+            found = self._packed(job, shape.kind, shape.workers, shape.servers)
+        return found
+
+    def _close(
+        self, job: Job, shape: Shape, spread: bool, own_workers: Integers, own_servers: Integers
+    ) -> tuple[Integers, Integers] | None:
+        """Return where the pods of a job are to be that may be moved, on as few nodes as can be."""
         others = self._others - self._pods(job)
         servers = np.zeros(len(self._names), np.int64)
         if shape.servers:
@@ -127,31 +139,78 @@ class Placement:
         """Return where the pods are of a job that keeps its own where they are."""
         own_workers[self._kinds != shape.kind] = own_servers[self._kinds != shape.kind] = 0
         kept = own_servers if shape.servers == job.held.servers else np.zeros_like(own_servers)
-        servers = self._joined(job.server, shape, shape.servers, kept, 0.0)
-        if servers is None:
-            return None
-        taken = self._amounts(servers - kept, job.server)
-        workers = self._joined(job.worker, shape, shape.workers, own_workers, taken)
-        if workers is None:
-            return None
-        less = self._amounts(workers - own_workers, job.worker) + taken
-        if rooms(self._free - less, job.master).max(initial=0) == 0:
-            return None
-        return workers, servers
+        workers, servers = _first_of(own_workers, shape.workers), _first_of(kept, shape.servers)
+        come = shape.workers - int(workers.sum()), shape.servers - int(servers.sum())
+        given_up = self._amounts(own_workers - workers, job.worker)
+        found = self._joined(job, shape.kind, *come, given_up)
+        if found is None:
+            found = self._packed(job, shape.kind, *come)
+        return None if found is None else (workers + found[0], servers + found[1])
 
     def _joined(
-        self, pod: Resources, shape: Shape, count: int, own: Integers, taken: Floats | float
-    ) -> Integers | None:
-        """Return so many pods: first of those that are there, then where most is free."""
-        stay = _first_of(own, count)
-        left = self._rooms(pod, shape.kind, taken)
-        for _ in range(count - int(stay.sum())):
-            if not left.max(initial=0):
-                return None
-            best = int(left.argmax())
-            stay[best] += 1
-            left[best] -= 1
-        return stay
+        self, job: Job, kind: str, workers: int, servers: int, given_up: Floats
+    ) -> tuple[Integers, Integers] | None:
+        """Return where so many workers and servers come: each where most is free.
+
+        Servers choose first, and the master last, who may have what is given up.
+        """
+        servers_on = _each_where_most_is(self._rooms(job.server, kind), servers)
+        if servers_on is None:
+            return None
+        taken = self._amounts(servers_on, job.server)
+        workers_on = _each_where_most_is(self._rooms(job.worker, kind, taken), workers)
+        if workers_on is None:
+            return None
+        taken = taken + self._amounts(workers_on, job.worker) - given_up
+        if rooms(self._free - taken, job.master).max(initial=0) == 0:
+            return None
+        return workers_on, servers_on
+
+    def _packed(
+        self, job: Job, kind: str, workers: int, servers: int
+    ) -> tuple[Integers, Integers] | None:
+        """Return where so many workers and servers, and the master, fit together, if anywhere.
+
+        Exact, by dynamic programming over the nodes: the most workers that the first of them hold
+        beside so many servers, with the master or without it. Not tried where that takes long.
+        """
+        server_rooms = np.minimum(self._rooms(job.server, kind), servers)
+        if (
+            len(self._names) * (servers + 1) > _MOST_STEPS
+            or server_rooms.sum() < servers
+            or self._rooms(job.worker, kind).sum() < workers
+        ):
+            return None
+        most = np.full((servers + 1, 2), -1)  # by servers, and whether the master is there
+        most[0, int(job.master == Resources())] = 0
+        choices = []
+        for node, most_servers in enumerate(server_rooms):
+            before, most = most, np.full_like(most, -1)
+            choice = np.zeros((servers + 1, 2, 2), np.int64)  # servers and masters of this node
+            for count in range(int(most_servers) + 1):
+                for master in (0, 1):
+                    beside = job.server * count + job.master * master
+                    if not rooms(self._free[node][None], beside)[0]:
+                        continue
+                    left = self._free[node] - amounts(beside)
+                    room = int(rooms(left[None], job.worker)[0])
+                    room *= bool(self._kinds[node] == kind)
+                    known = before[: servers + 1 - count, : 2 - master]
+                    sums = np.where(known < 0, -1, known + room)
+                    better = sums > most[count:, master:]
+                    most[count:, master:][better] = sums[better]
+                    choice[count:, master:][better] = count, master
+            choices.append(choice)
+        if most[servers, 1] < workers:
+            return None
+        servers_on, master_on = (np.zeros(len(self._names), np.int64) for _ in range(2))
+        at, is_there = servers, 1
+        for node in reversed(range(len(choices))):
+            servers_on[node], master_on[node] = choices[node][at, is_there]
+            at, is_there = at - int(servers_on[node]), is_there - int(master_on[node])
+        taken = self._amounts(servers_on, job.server) + self._amounts(master_on, job.master)
+        workers_on = _each_where_most_is(self._rooms(job.worker, kind, taken), workers)
+        return None if workers_on is None else (workers_on, servers_on)
 
     def _own(self, job: Job) -> Floats:
         """Return what the pods of a job take now, [nodes, RESOURCES]."""
@@ -215,6 +274,18 @@ def _fill(
         if most is None or np.count_nonzero(stay + more) <= most:
             return stay + more
     return None
+
+
+def _each_where_most_is(rooms: Integers, count: int) -> Integers | None:
+    """Return how many of `count` pods to put on each node, one by one where most room is."""
+    left, found = rooms.copy(), np.zeros_like(rooms)
+    for _ in range(count):
+        if not left.max(initial=0):
+            return None
+        best = int(left.argmax())
+        found[best] += 1
+        left[best] -= 1
+    return found
 
 
 def _first_of(own: Integers, count: int) -> Integers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ from .knapsack import Floats
 from .options import RESOURCES, Kind, Options, amounts, rooms
 
 _ROUNDING = 1e-9  # errors of floats, relative and of small sums
+_WHOLE = len(RESOURCES)  # the column of a kind, after those of RESOURCES, of whole workers
 
 
 def covers(quota: Quota, job: Job) -> bool:
@@ -29,7 +29,10 @@ def taken(job: Job, shape: Shape) -> Resources:
 class Room:
     """The options of all jobs that may be changed, and the limits that hold for their sums.
 
-    `takes` has for each job a row for each option, and a column for each limit.
+    `takes` has for each job a row for each option, and a column for each limit: of each kind of
+    nodes its RESOURCES and, where all workers are of one size, how many whole ones its nodes have
+    room for. Masters and servers count by their own sizes, and as so many whole workers as would
+    fit into them: none where they are small, and may lie in what workers leave over.
     """
 
     def __init__(
@@ -44,14 +47,14 @@ class Room:
 
         Options that would not fit even if the fixed jobs were gone are dropped.
         """
-        self._slot = _slot(tables)
-        self._columns = {kind.name: i * len(RESOURCES) for i, kind in enumerate(kinds)}
+        self._worker = _one_size(tables)
+        self._sizes: dict[Resources, Floats] = {}  # by pod, with the whole workers in it
+        self._columns = {kind.name: i * (_WHOLE + 1) for i, kind in enumerate(kinds)}
         self._quotas = quotas
-        pods = _sizes(tables)
         ever = [
-            _usable(np.array([amounts(node.free) for node in kind.nodes]), pods) for kind in kinds
+            self._usable(np.array([amounts(node.free) for node in kind.nodes])) for kind in kinds
         ]
-        now = [_usable(each, pods) for each in free]
+        now = [self._usable(each) for each in free]
         most = [amounts(quota.most) for quota in quotas]
         for quota in quotas:
             others = (taken(job, job.held) for job in fixed if covers(quota, job))
@@ -65,38 +68,60 @@ class Room:
             fits = np.asarray((rows <= whole).all(axis=1))
             self.tables.append(table.only(fits))
             self.takes.append(rows[fits])
+        self._simplify()
 
     def holds(self, picks: Iterable[int]) -> bool:
         """Tell whether these options of all jobs fit together."""
         total = sum((rows[pick] for rows, pick in zip(self.takes, picks, strict=True)), 0.0)
         return bool((total <= loose(self.limits)).all())
 
+    def _usable(self, free: Floats) -> Floats:
+        """Return what can be used of nodes: all that is free, and so many whole workers."""
+        workers = np.inf if self._worker is None else float(rooms(free, self._worker).sum())
+        return np.append(free.sum(axis=0), workers)
+
+    def _size(self, pod: Resources) -> Floats:
+        """Return what a pod takes, and the whole workers that there is no room for beside it."""
+        if pod not in self._sizes:
+            found = amounts(pod)
+            workers = 0 if self._worker is None else int(rooms(found[None], self._worker)[0])
+            self._sizes[pod] = np.append(found, workers)
+        return self._sizes[pod]
+
     def _rows(self, table: Options) -> Floats:
-        width = len(RESOURCES)
-        takes = table.takes if table.job.may_move else self._more(table)
-        rows = np.zeros((len(table.shapes), len(self.limits)))
+        job, rows = table.job, np.zeros((len(table.shapes), len(self.limits)))
+        takes = np.outer([shape.workers for shape in table.shapes], self._size(job.worker))
+        takes += np.outer(_servers(table), self._size(job.server)) + self._size(job.master)
         for i, shape in enumerate(table.shapes[1:], 1):
             column = self._columns[shape.kind]
-            rows[i, column : column + width] = takes[i]
-        for i, quota in enumerate(self._quotas, len(self._columns)):
-            if covers(quota, table.job):
-                rows[:, i * width : (i + 1) * width] = table.takes
+            rows[i, column : column + _WHOLE + 1] = takes[i]
+        first = len(self._columns) * (_WHOLE + 1)
+        for i, quota in enumerate(self._quotas):
+            if covers(quota, job):
+                column = first + i * len(RESOURCES)
+                rows[:, column : column + len(RESOURCES)] = table.takes
         return rows
 
-    def _more(self, table: Options) -> Floats:
-        """Return what each option of a job takes whose servers and master stay where they are.
+    def _simplify(self) -> None:
+        """Let as few amounts decide as can be: knapsack.py solves for one of them.
 
-        Those that are not there yet count as whole workers where all workers are of one size: there
-        is room for them then, whatever is left over on nodes.
+        A resource is no limit where the whole workers that fit leave enough of it for all else;
+        where nothing else asks for it, it is one of whole workers, in its own unit.
         """
-        job = table.job
-        there = sum(job.servers_on.values())
-        found = np.outer([shape.workers for shape in table.shapes], amounts(job.worker))
-        for i, shape in enumerate(table.shapes[1:], 1):
-            servers = shape.servers - (there if shape.servers == job.held.servers else 0)
-            comes = amounts(job.server * servers + job.master)
-            found[i] += _whole(comes, self._slot)
-        return found
+        if self._worker is None:
+            return
+        size, every = amounts(self._worker), np.concatenate(self.takes)
+        starts = np.cumsum([0, *map(len, self.takes[:-1])])
+        for first in self._columns.values():
+            whole, columns = first + _WHOLE, slice(first, first + _WHOLE)
+            besides = every[:, columns] - np.outer(every[:, whole], size)
+            most = np.maximum(np.maximum.reduceat(besides, starts, axis=0), 0.0)  # of each job
+            # each job that has anything has a worker: there are no more jobs than these
+            jobs = int(min(self.limits[whole], len(most)))
+            largest = np.sort(most, axis=0)[len(most) - jobs :].sum(axis=0)
+            workers, limits = self.limits[whole] * size, self.limits[columns]
+            simpler = np.where(most.any(axis=0), np.inf, workers)
+            self.limits[columns] = np.where(workers + largest <= loose(limits), simpler, limits)
 
 
 def loose(limits: Floats) -> Floats:
@@ -104,37 +129,17 @@ def loose(limits: Floats) -> Floats:
     return limits * (1 + _ROUNDING) + _ROUNDING
 
 
-def _sizes(tables: Sequence[Options]) -> set[Resources]:
-    """Return the different sizes of pods that are to be put somewhere."""
-    sizes = {table.job.worker for table in tables}
-    moves = [table.job for table in tables if table.job.may_move]
-    sizes |= {job.server for job in moves if any(job.servers)}
-    return sizes | {job.master for job in moves} - {Resources()}
-
-
-def _slot(tables: Sequence[Options]) -> Floats | None:
+def _one_size(tables: Sequence[Options]) -> Resources | None:
     """Return the size of all workers; None where they have several."""
     sizes = {table.job.worker for table in tables}
-    return amounts(next(iter(sizes))) if len(sizes) == 1 else None
+    return next(iter(sizes)) if len(sizes) == 1 else None
 
 
-def _whole(comes: Floats, slot: Floats | None) -> Floats:
-    """Return what comes in as many whole workers as hold it, where there is such a number."""
-    if slot is None or ((comes > 0) & (slot == 0)).any():
-        return comes
-    asked = slot > 0
-    count = math.ceil((comes[asked] / slot[asked]).max(initial=0.0) - _ROUNDING)
-    return np.asarray(slot * count)
-
-
-def _usable(free: Floats, pods: set[Resources]) -> Floats:
-    """Return what can be used of nodes: if all pods are of one size, only whole ones of it.
-
-    What those ask nothing of is left whole for servers and masters.
-    """
-    everything = np.asarray(free.sum(axis=0))
-    if len(pods) != 1:
-        return everything
-    (pod,) = pods
-    asked = amounts(pod)
-    return np.where(asked > 0, rooms(free, pod).sum() * asked, everything)
+def _servers(table: Options) -> list[int]:
+    """Return how many servers of each option need room: not those that stay where they are."""
+    job = table.job
+    there = 0 if job.may_move else sum(job.servers_on.values())
+    return [
+        max(0, shape.servers - there) if shape.servers == job.held.servers else shape.servers
+        for shape in table.shapes
+    ]
