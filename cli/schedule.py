@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..k8s.api import Api
+    from ..scheduler.jobs import Quota
     from ..scheduler.policy import Policy
 
 _COLUMNS = {"JOB": "name", "HAS": "held", "GETS": "workers", "MIN": "minimum", "MAX": "maximum"}
@@ -43,7 +44,7 @@ def _policy(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--quotas",
             type=LocalPath(),
-            help="YAML: a list of {namespace, user, cpu, memory, gpu}, the most of each.",
+            help="YAML: a list of {namespace, user, cpu, memory, gpu, priority}, the most of each.",
         ),
         click.option(
             "-A", "--all-namespaces", "everywhere", is_flag=True, help="All jobs of the cluster."
@@ -77,11 +78,11 @@ def serve(
     if not every > 0:
         raise UsageError(f"--every {every}: give a time above 0 s.")
     asked = pool.take(rules)
-    policy = _made(**rules)
+    policy, quotas = _made(**rules)
     beside = pool.made(asked, policy, runtime == "kubernetes" or bool(namespace))
     with _cluster(runtime, namespace, everywhere, workers, "edl-scheduler") as api:
         if api is not None:
-            serving.serve_cluster(api, everywhere, policy, every, click.echo, beside)
+            serving.serve_cluster(api, everywhere, policy, every, click.echo, beside, quotas)
             return
         place = local.LocalPlace(workers or cores.usable())
         serving.serve_here(service.Service(place, policy, time.time, click.echo), every)
@@ -102,11 +103,11 @@ def plan(
     from ..scheduler import in_cluster, local, service
     from ..scheduler.place import Place
 
-    policy = _made(**rules)
+    policy, quotas = _made(**rules)
     with _cluster(runtime, namespace, everywhere, workers) as api:
         place: Place = local.LocalPlace(workers or cores.usable())
         if api is not None:
-            place = in_cluster.ClusterPlace(api, everywhere, time.time)
+            place = in_cluster.ClusterPlace(api, everywhere, time.time, quotas=quotas)
         _show(service.Service(place, policy, time.time, click.echo).plan(), output)
 
 
@@ -210,11 +211,12 @@ def simulate(
         click.echo(f"{plots}/jct.svg and gpus.svg are written")
 
 
-def _made(objective: str, patience: float, quotas: str | None) -> Policy:
+def _made(objective: str, patience: float, quotas: str | None) -> tuple[Policy, tuple[Quota, ...]]:
     from ..scheduler.policy import Limits, make_policy
     from ..scheduler.quotas import read_quotas
 
-    return make_policy(objective, Limits(read_quotas(quotas) if quotas else (), patience))
+    found = read_quotas(quotas) if quotas else ()
+    return make_policy(objective, Limits(found, patience)), found
 
 
 @contextlib.contextmanager

@@ -20,6 +20,8 @@ from . import tries
 from .local import LocalJob
 from .start import go_on, make
 
+_MOST_PRIORITY = 10**9  # of Kubernetes' classes; pieces of Kueue's come 10^9 below
+
 
 @dataclass(frozen=True)
 class Wishes:
@@ -34,8 +36,12 @@ class Wishes:
     def of(cls, priority: int, deadline: str | None, user: str, max_ps: int) -> Wishes:
         """Return wishes as a user says them; the deadline in any form of ISO 8601.
 
-        Raises UsageError for a deadline that is no time.
+        Raises UsageError for a deadline that is no time, and a priority that no class could have.
         """
+        if abs(priority) > _MOST_PRIORITY:
+            raise UsageError(
+                f"--priority {priority}: give a number from {-_MOST_PRIORITY} to {_MOST_PRIORITY}."
+            )
         if deadline is None:
             return cls(priority, None, user, max_ps)
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..common import launched
 from ..common import report as reports
-from ..common.errors import EdlError, UsageError
+from ..common.errors import EdlError
 from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
@@ -20,8 +20,9 @@ from ..k8s.counting import requested
 from ..k8s.job_status import number
 from ..k8s.nodes import is_ready
 from ..k8s.observe import takes_room
+from . import workloads
 from .cluster import Node, Resources
-from .jobs import Given, Job, Shape, Speed
+from .jobs import Given, Job, Quota, Shape, Speed
 from .kueue import Gates
 from .machines import expected, machines, may_be_on, resources, toleration, unborne, written
 from .place import Seen, seconds
@@ -99,9 +100,10 @@ class _Known:
 class Looker:
     """Makes what the scheduler sees out of the objects of a cluster."""
 
-    def __init__(self, is_everywhere: bool) -> None:
-        """Look at the jobs of all namespaces (which are in their names then), or of one."""
+    def __init__(self, is_everywhere: bool, quotas: Sequence[Quota] = ()) -> None:
+        """Look at the jobs of all namespaces (in their names then), or of one, under quotas."""
         self._is_everywhere = is_everywhere
+        self._quotas = quotas
         self._asked: dict[tuple[str, int], Asked] = {}  # by uid and generation
         self._known: dict[str, _Known] = {}  # by uid
         self.gates = Gates()
@@ -116,7 +118,8 @@ class Looker:
             about = pod["metadata"]
             if job := (about.get("labels") or {}).get(names.JOB_LABEL):
                 theirs.setdefault((about["namespace"], job), []).append(pod)
-        self.gates.look(copy.jobs, copy.workloads, copy.pods, now)
+        counted = [workloads.ranked(each, self._quotas) for each in copy.jobs]
+        self.gates.look(counted, copy.workloads, copy.pods, now)
         self.objects, self.every, asks, jobs, ours = {}, {}, {}, [], set()
         before, self._asked = self._asked, {}
         uids = {each["metadata"]["uid"] for each in copy.jobs}
@@ -275,12 +278,12 @@ def _no_node(spec: Object, nodes: Sequence[Object]) -> str:
 
 def _stands_by(it: Object) -> str:
     """Say that somebody else has suspended a job; "" where nobody has."""
-    who = edljob.held_by(it)
+    who, about = edljob.held_by(it), it["metadata"]
     if not who or (it.get("status") or {}).get("phase") in _OVER:
         return ""
     return (
-        f"is left alone: {who} has suspended it (spec.suspend): `edl resume` it, and leave suspend "
-        "out of a manifest that is applied again"
+        f"is left alone: {who} has suspended it (spec.suspend): `edl resume {about['name']}"
+        f"{names.option(about)}`, and leave suspend out of a manifest that is applied again"
     )
 
 
@@ -334,10 +337,6 @@ def _choice(spec: Object, held: int, told: Told) -> tuple[int, tuple[int, ...], 
     measured, it gets no more.
     """
     worker, ps = spec.get("worker") or {}, spec.get("ps") or {}
-    if "maxReplicas" not in worker:
-        raise UsageError(
-            "spec.worker.maxReplicas is missing: say the most workers that it may be given."
-        )
     servers = int(ps.get("replicas", 1)) if edljob.has_servers(spec) else 0
     maximum = int(worker["maxReplicas"])
     if not (held and servers and "maxReplicas" in ps):

@@ -9,7 +9,7 @@ Lease lets one scheduler act at a time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..common.errors import JobError, PeerError, UsageError
@@ -24,7 +24,7 @@ from ..k8s.outside.submit import holder
 from ..k8s.reflector import Change, Reflector
 from .admission import admit
 from .edljobs import Copy, Looker, change
-from .jobs import Job, Plan
+from .jobs import Job, Plan, Quota
 from .notes import Notes
 from .place import Seen, Tell, read_plan, write_plan
 
@@ -51,16 +51,17 @@ class ClusterPlace:
         is_everywhere: bool,
         clock: Callable[[], float],
         copy: Callable[[], Copy] | None = None,
+        quotas: Sequence[Quota] = (),
     ) -> None:
         """Take what is looked at: `copy`, or lists that are asked for each time.
 
-        `clock`: s since the epoch.
+        `clock`: s since the epoch. `quotas`: whose priorities bound what Kueue is told.
         """
         self._api = api
         self._jobs = api.inside("") if is_everywhere else api
         self._copy = copy or self._listed
         self._clock = clock
-        self._looker = Looker(is_everywhere)
+        self._looker = Looker(is_everywhere, quotas)
         self._notes = Notes()
         self._kept: tuple[Any, float] = (None, 0.0)  # the last plan's jobs, and when
 

@@ -6,7 +6,7 @@ for what they are worth beside those of a batch of the initial size (edl.goodput
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .cluster import Resources
@@ -74,11 +74,25 @@ class Job:
 
 @dataclass(frozen=True)
 class Quota:
-    """The most that the jobs of a namespace or of a user may have together."""
+    """The most that the jobs of a namespace or of a user may have together.
+
+    `priority`: the highest of theirs that counts.
+    """
 
     namespace: str | None = None  # None: any
     user: str | None = None
     most: Resources = field(default_factory=Resources)  # 0 of a resource: none of it
+    priority: int | None = None  # None: any
+
+    def covers(self, namespace: str, user: str) -> bool:
+        """Tell whether it is about a user's jobs in a namespace."""
+        return self.namespace in (None, namespace) and self.user in (None, user)
+
+
+def ceiling(quotas: Iterable[Quota], namespace: str, user: str) -> Quota | None:
+    """Return the quota whose priority is the highest that counts for a user's jobs; None: any."""
+    found = [each for each in quotas if each.priority is not None and each.covers(namespace, user)]
+    return min(found, key=lambda each: each.priority or 0, default=None)
 
 
 @dataclass(frozen=True)

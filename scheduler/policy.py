@@ -21,7 +21,7 @@ import numpy as np
 from ..common.errors import UsageError
 from . import knapsack, milp, reasons
 from .cluster import Node, Resources
-from .jobs import Job, Plan, Quota, Shape
+from .jobs import Job, Plan, Quota, Shape, ceiling
 from .objectives import OBJECTIVES as AIMS
 from .objectives import Aim, Outlook
 from .options import Kind, Options, amounts, kinds_of, options, predict
@@ -86,7 +86,7 @@ class _Best:
     def plan(self, jobs: Sequence[Job], nodes: Sequence[Node], now: float) -> Plan:
         _check_names(jobs, nodes)
         order = [job.name for job in jobs]
-        jobs = sorted(jobs, key=lambda job: job.name)
+        jobs, lowered = _ranked(sorted(jobs, key=lambda job: job.name), self.limits.quotas)
         nodes = sorted(nodes, key=lambda node: node.name)
         kinds = kinds_of(nodes)
         tables, plan = _sorted_out(jobs, kinds)
@@ -107,6 +107,8 @@ class _Best:
                 continue
             tries = tries - 1 if turns.give_up(lost) else 0
         plan |= reasons.explain(list(outcomes.values()), placement, self.limits.quotas, fixed, now)
+        for name, why in lowered.items():
+            plan[name] = replace(plan[name], why=plan[name].why + why)
         return {name: plan[name] for name in order}
 
     def _chosen(self, room: Room, aim: Aim, turns: Turns) -> list[int]:
@@ -133,6 +135,21 @@ def _check_names(jobs: Sequence[Job], nodes: Sequence[Node]) -> None:
         twice = next((name for name, count in Counter(names).items() if count > 1), None)
         if twice is not None:
             raise UsageError(f"two {what} have the name {twice}: give each its own")
+
+
+def _ranked(jobs: Sequence[Job], quotas: Sequence[Quota]) -> tuple[list[Job], dict[str, str]]:
+    """Return the jobs with the priorities that count, and what is said where one is lowered."""
+    ranked, lowered = list(jobs), {}
+    bounding = [quota for quota in quotas if quota.priority is not None]
+    for i, job in enumerate(jobs if bounding else ()):
+        quota = ceiling(bounding, job.namespace, job.user)
+        if quota is not None and quota.priority is not None and quota.priority < job.priority:
+            ranked[i] = replace(job, priority=quota.priority)
+            lowered[job.name] = (
+                f"; its priority {job.priority} counts as {quota.priority}, the most by "
+                f"{reasons.named(quota)}"
+            )
+    return ranked, lowered
 
 
 def _sorted_out(jobs: Sequence[Job], kinds: Sequence[Kind]) -> tuple[list[Options], Plan]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from pathlib import Path
 
 from ..common.errors import UsageError
@@ -12,11 +13,11 @@ from .cluster import Resources
 from .jobs import Quota
 
 _AMOUNTS = ("cpu", "memory", "gpu")
-_FIELDS = ("namespace", "user", *_AMOUNTS)
+_FIELDS = ("namespace", "user", *_AMOUNTS, "priority")
 
 
 def read_quotas(path: str) -> tuple[Quota, ...]:
-    """Return the quotas of a file: a list of {namespace, user, cpu, memory, gpu}.
+    """Return the quotas of a file: a list of {namespace, user, cpu, memory, gpu, priority}.
 
     Who is not named is anybody; an amount that is not said has no limit. Raises UsageError, which
     names the entry and the field.
@@ -37,8 +38,8 @@ def _quota(given: object, where: str) -> Quota:
         raise UsageError(f"{where} is {given!r:.60}: write {{namespace: team-a, cpu: 16}}.")
     if unknown := [str(each) for each in given if each not in _FIELDS]:
         raise UsageError(f"{where} has no field {unknown[0]!r}: there are {', '.join(_FIELDS)}.")
-    if not any(name in given for name in _AMOUNTS):
-        raise UsageError(f"{where} limits nothing: say cpu, memory or gpu.")
+    if not any(name in given for name in (*_AMOUNTS, "priority")):
+        raise UsageError(f"{where} limits nothing: say cpu, memory, gpu or priority.")
     most = {
         name: float(quantity(str(given[name]), f"{where}: {name}")) if name in given else math.inf
         for name in _AMOUNTS
@@ -46,4 +47,17 @@ def _quota(given: object, where: str) -> Quota:
     namespace, user = (
         None if given.get(each) is None else str(given[each]) for each in ("namespace", "user")
     )
-    return Quota(namespace, user, Resources(**most))
+    return Quota(namespace, user, Resources(**most), _priority(given.get("priority"), where))
+
+
+def _priority(said: object, where: str) -> int | None:
+    """Return a priority as YAML has it: of a chart also as 1e+06."""
+    if said is None:
+        return None
+    try:
+        number = Decimal(str(said))
+        if isinstance(said, bool) or number != int(number):
+            raise ValueError(said)
+    except (ArithmeticError, ValueError) as error:
+        raise UsageError(f"{where}: priority: {said!r} is no whole number.") from error
+    return int(number)

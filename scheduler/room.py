@@ -17,7 +17,7 @@ _WHOLE = len(RESOURCES)  # the column of a kind, after those of RESOURCES, of wh
 
 def covers(quota: Quota, job: Job) -> bool:
     """Tell whether the quota counts what the job has."""
-    return quota.namespace in (None, job.namespace) and quota.user in (None, job.user)
+    return quota.covers(job.namespace, job.user)
 
 
 def taken(job: Job, shape: Shape) -> Resources:

@@ -18,7 +18,7 @@ from . import in_cluster, local
 from .asking.make import Made
 from .asking.notices import Notices
 from .cluster import Node
-from .jobs import Job, Plan
+from .jobs import Job, Plan, Quota
 from .place import Place, Tell
 from .policy import Policy
 from .service import Service
@@ -62,10 +62,12 @@ def serve_cluster(
     every_s: float,
     tell: Tell,
     nodes: Made | None = None,
+    quotas: Sequence[Quota] = (),
 ) -> None:
     """Make rounds for a cluster, once this is its one scheduler, until SIGINT or SIGTERM.
 
-    `nodes`: an autoscaler beside it. What is on a node with a notice is drained in any case.
+    `nodes`: an autoscaler beside it; `quotas`: those that the policy keeps to. What is on a node
+    with a notice is drained in any case.
 
     Raises JobError where it cannot go on: another one acts, or a thread failed.
     """
@@ -88,7 +90,9 @@ def serve_cluster(
                 tell("has the Lease, and acts")
                 watched.start()
                 notices.start()
-                place: Place = in_cluster.ClusterPlace(api, is_everywhere, time.time, watched.copy)
+                place: Place = in_cluster.ClusterPlace(
+                    api, is_everywhere, time.time, watched.copy, quotas
+                )
                 if nodes is not None:
                     place = nodes.beside(place, lambda: watched.copy().nodes, api)
                 service = Service(place, metrics.measured(policy), time.time, tell)

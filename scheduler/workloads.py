@@ -17,6 +17,7 @@ from ..common.plain import plain
 from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
+from .jobs import Quota, ceiling
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # as Kueue's own kinds of jobs have it
 PIECE_LABEL = "edl.dev/kueue-piece"  # of the Workloads made here; 0: the base
@@ -51,6 +52,15 @@ def evictions(job: Object) -> int:
     """Return how often Kueue has evicted a job because its pods were not ready in time."""
     said = str((job["metadata"].get("annotations") or {}).get(names.EVICTIONS, ""))
     return int(said) if said.isdecimal() else 0
+
+
+def ranked(job: Object, quotas: Sequence[Quota]) -> Object:
+    """Return an EdlJob with the priority that counts by quotas, which is not above its own."""
+    said = job["spec"].get("scheduling") or {}
+    quota = ceiling(quotas, job["metadata"]["namespace"], str(said.get("user") or ""))
+    if quota is None or quota.priority is None or _priority(job) <= quota.priority:
+        return job
+    return {**job, "spec": {**job["spec"], "scheduling": {**said, "priority": quota.priority}}}
 
 
 def pod_sets(job: Object, templates: Mapping[str, Object]) -> list[Object]:

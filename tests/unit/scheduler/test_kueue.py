@@ -1,5 +1,6 @@
 """Kueue's quota is never gone beyond, and gives and takes a job's workers above its minimum."""
 
+import math
 import random
 
 import pytest
@@ -14,7 +15,9 @@ from edl.k8s import job as edljobs
 from edl.k8s import names
 from edl.k8s.counting import requested
 from edl.scheduler import gate, workloads
+from edl.scheduler.cluster import Resources
 from edl.scheduler.edljobs import Copy, Looker
+from edl.scheduler.jobs import Quota
 
 
 # master 0.1, two servers and each worker 1 CPU
@@ -348,3 +351,13 @@ def test_no_quota_is_gone_beyond_and_nothing_is_left_wherever_the_scheduler_ends
         world.end(name)
     world.settle(rounds=15)
     assert world.workloads == {}
+
+
+def test_kueue_is_told_no_higher_priority_than_the_quotas_let_count():
+    most = Resources(math.inf, math.inf, math.inf)
+    looker = Looker(False, (Quota("n", None, most, priority=5),))
+
+    looker.look(Copy([queued(priority=10**9)], [node()], [], []), NOW)
+
+    (made,) = looker.gates.steps({}, "v1beta1")
+    assert made.body["spec"]["priority"] == 5

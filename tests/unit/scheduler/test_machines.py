@@ -132,13 +132,17 @@ def test_an_affinity_that_is_required_holds(expression, is_so):
 
 def test_quotas_are_read_and_what_is_not_said_has_no_limit(tmp_path):
     path = tmp_path / "quotas.yaml"
-    path.write_text("- {namespace: a, cpu: 16, memory: 1Gi}\n- {user: anna, gpu: 2}\n")
+    path.write_text(
+        "- {namespace: a, cpu: 16, memory: 1Gi}\n- {user: anna, gpu: 2}\n- {priority: 1e+06}\n"
+        "- {namespace: b, priority: -3}\n"
+    )
 
-    a, anna = read_quotas(str(path))
+    a, anna, every, b = read_quotas(str(path))
 
     assert (a.namespace, a.user, a.most.cpu, a.most.memory) == ("a", None, 16.0, 2.0**30)
     assert (anna.namespace, anna.user, anna.most.gpu) == (None, "anna", 2.0)
-    assert a.most.gpu == anna.most.cpu == float("inf")
+    assert a.most.gpu == anna.most.cpu == every.most.cpu == float("inf")
+    assert [a.priority, every.priority, b.priority] == [None, 10**6, -3]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +153,9 @@ def test_quotas_are_read_and_what_is_not_said_has_no_limit(tmp_path):
         ("- {cpus: 1}", "quota 1 has no field 'cpus'"),
         ("- {user: anna}", "quota 1 limits nothing"),
         ("- {cpu: many}", "quota 1: cpu: 'many' is no quantity"),
+        ("- {priority: high}", "quota 1: priority: 'high' is no whole number"),
+        ("- {priority: 1.5}", "quota 1: priority: 1.5 is no whole number"),
+        ("- {priority: true}", "quota 1: priority: True is no whole number"),
         ("- [", "cannot be read"),
     ],
 )

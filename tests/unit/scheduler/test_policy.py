@@ -354,3 +354,20 @@ def test_jobs_with_servers_get_pairs_beside_those_without() -> None:
     assert shape.servers == math.ceil(shape.workers / 3)
     assert "servers" in made["ps"].why
     assert 14 <= sum(workers(made).values()) + shape.servers
+
+
+def test_a_priority_counts_up_to_the_highest_of_its_quotas_and_that_is_told() -> None:
+    quotas = (
+        Quota("a", None, Resources(math.inf, math.inf, math.inf), priority=1),
+        Quota(None, None, Resources(math.inf, math.inf, math.inf), priority=9),
+    )
+    loud = job("loud", namespace="a", minimum=4, maximum=4, priority=2**31 - 1)
+    others = job("others", namespace="b", minimum=4, maximum=4, priority=2)
+
+    made = plan([loud, others], nodes(1), quotas=quotas)
+
+    assert {"loud": 0, "others": 4} == workers(made)
+    assert {"loud": 4, "others": 0} == workers(plan([loud, others], nodes(1)))
+    said = "; its priority 2147483647 counts as 1, the most by the quota of namespace a"
+    assert made["loud"].why.endswith(said)
+    assert "counts as" not in made["others"].why

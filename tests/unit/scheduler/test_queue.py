@@ -115,3 +115,11 @@ def test_jobs_that_were_not_queued_are_none_of_its(tmp_path):
     (folder / "settings.json").write_text(json.dumps({}))
 
     assert queue.ask_of(LocalJob(folder)) is None
+
+
+@pytest.mark.parametrize("priority", [10**9 + 1, -(2**31), 10**30])
+def test_a_priority_beyond_those_of_kubernetes_is_refused(priority):
+    with pytest.raises(UsageError, match=f"--priority {priority}: give a number from -1000000000"):
+        queue.Wishes.of(priority, None, "", 0)
+
+    assert queue.Wishes.of(10**9, None, "", 0).priority == 10**9
