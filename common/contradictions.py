@@ -14,7 +14,7 @@ from .teacher_address import Served, parse, split_addresses
 from .values import check_namespace
 
 # A DNS label, short enough that a replica's name, which begins with it, is one as well.
-_JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
+JOB_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
 _OF_PUSHES = (
     "use_async",
     "grads_to_wait",
@@ -97,7 +97,7 @@ def check_no_cluster(values: Mapping[str, Any], origins: Mapping[str, str]) -> N
 
 def check_names(settings: JobSettings, say: Say) -> None:
     """Refuse names that a job, or a variable of its environment, cannot have."""
-    if not _JOB_NAME.fullmatch(settings.job_name):
+    if not JOB_NAME.fullmatch(settings.job_name):
         fitting = re.sub(r"[^a-z0-9]+", "-", settings.job_name.lower())[:50].strip("-")
         raise UsageError(
             f"{say('job_name')} is made of at most 50 lower-case letters, digits and dashes, "

@@ -18,7 +18,7 @@ from ..common import launched
 from ..common.errors import UsageError
 from ..common.resolve import resolve
 from ..common.settings import JobSettings, knobs, spellings
-from . import allowed, layers, names, objects, pods, shapes
+from . import allowed, layers, names, objects, pods, rules, shapes
 from .allowed import USUAL, Installed
 from .api import Object
 from .confined import confined
@@ -56,12 +56,10 @@ _ELSEWHERE |= {
 # What of a job that has begun may change all the same: how it runs, not what it computes.
 _FREE = {knob.name for knob in knobs() if knob.group in ("Cluster", "Watching")}
 _FREE |= {"num_workers", "envs", "nodes"}
-_MOST_WORKERS = next(knob.most for knob in knobs() if knob.name == "num_workers")
 _TEACHERS = {"num_teachers", "max_teachers"}  # a job that has some knows by these that it has
 _FLAG = re.compile(r"--(\w+)")
 _OURS = ("edl.dev/", "app.kubernetes.io/")  # labels that no podTemplate changes
 _OWN_CLIENTS = {names.CONTROLLER, names.SCHEDULER}  # managers of fields that are no user's
-_TAKEN = {"controller"}  # names of jobs whose Lease would be the controller's
 
 
 @dataclass(frozen=True)
@@ -80,18 +78,17 @@ def wanted(job: Object, installed: Installed = USUAL) -> Wanted:
     """
     job = said(job)
     spec = job["spec"]
+    rules.check_name(job["metadata"]["name"])
     _check_shape(spec)
     settings = dataclasses.replace(_settings(job), port=names.GRPC_PORT)
-    if settings.job_name in _TAKEN:
-        raise UsageError(f"metadata.name: {settings.job_name} is edl's own: choose another one.")
     try:
-        rules = installed.of(job["metadata"].get("namespace", ""))
+        allows = installed.of(job["metadata"].get("namespace", ""))
         usual, job_name = JobSettings().service_account, settings.job_name
-        allowed.check(spec, settings.service_account, usual, rules, job_name)
+        allowed.check(spec, settings.service_account, usual, allows, job_name)
         made = pods.templates(settings, _overlays(spec))
         for template in made.values():
             pods.container_of(template)
-        allowed.check_pods(made, pods.templates(settings), rules, job_name)
+        allowed.check_pods(made, pods.templates(settings), allows, job_name)
         if source := spec.get("jobVolume"):
             for role, template in made.items():
                 path = pods.job_path(settings, role.partition("_")[0])
@@ -143,6 +140,8 @@ def workers(spec: Object) -> int:
     """Return how many workers are wanted."""
     said = spec.get("worker") or {}
     replicas = int(said.get("replicas", 2))
+    if "scheduling" in spec:  # who gives it its minimum, or nothing
+        replicas = max(replicas, int(said.get("minReplicas", 1)))
     return min(replicas, int(said.get("maxReplicas", replicas)))
 
 
@@ -258,12 +257,8 @@ def _settings(job: Object) -> JobSettings:
             raise UsageError(
                 f"spec.settings.{spelled} does not stand in an EdlJob: {_ELSEWHERE[name]}."
             )
-    _check_workers(worker)
-    if of_script and ps not in ({}, {"replicas": 1}):  # which is the default of any EdlJob
-        raise UsageError("spec.ps: a script's job has no parameter servers: leave it out.")
+    rules.check(spec)
     fewest, most = teachers(spec)
-    if (fewest or most) and command != "train":
-        raise UsageError("spec.teacher: only a job that trains has teachers: leave it out.")
     told = {
         "job_name": job["metadata"]["name"],
         "runtime": "kubernetes",
@@ -293,27 +288,6 @@ def _nodes(spec: Object) -> str:
     worker = spec.get("worker") or {}
     most = worker.get("maxReplicas", max(workers(spec), worker.get("minReplicas", 1)))
     return f"{worker.get('minReplicas', 1)}:{most}"
-
-
-def _check_workers(worker: Object) -> None:
-    for name in ("replicas", "minReplicas", "maxReplicas"):
-        if int(worker.get(name, 0)) > _MOST_WORKERS:
-            raise UsageError(f"spec.worker.{name} is at most {_MOST_WORKERS}, not {worker[name]}.")
-    fewest, most = worker.get("minReplicas", 1), worker.get("maxReplicas")
-    if most is not None and fewest > most:
-        raise UsageError(
-            f"spec.worker.minReplicas {fewest} is more than spec.worker.maxReplicas {most}: no "
-            "task would ever be leased."
-        )
-    if "highFraction" in worker and "priorityClassName" in worker:
-        raise UsageError(
-            "spec.worker.highFraction and spec.worker.priorityClassName: leave out one of them."
-        )
-    if "low" in worker and "highFraction" not in worker:
-        raise UsageError(
-            "spec.worker.low is of the workers that are edl-low: say in spec.worker.highFraction "
-            "how many are not."
-        )
 
 
 def _resources(spec: Object, role: str) -> dict[str, str]:

@@ -38,6 +38,8 @@ REPLICAS = ("ps", "worker", "teacher")  # the roles that a master starts, as pod
 ROLES = ("master", *REPLICAS)
 COMPONENTS = {**{role: role for role in ROLES}, "server": "ps"}  # what pods say of a role
 
+# Jobs whose Lease, ConfigMap or NetworkPolicy would be one of the manifests', or of whom they run.
+_OWN = {"controller", "dashboard", "deny-ingress", "scheduler", "scheduler-quotas"}
 _LONGEST = 63
 _HASH = 8
 _QUANTITY = re.compile(
@@ -59,6 +61,12 @@ def object_name(job: str, *parts: str) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH]
     return f"{name[: _LONGEST - _HASH - 1].rstrip('-')}-{digest}"
+
+
+def check_free(job: str, said: str) -> None:
+    """Raise UsageError for a job whose objects would have names of edl's own."""
+    if job in _OWN:
+        raise UsageError(f"{said}: {job} is edl's own: choose another one.")
 
 
 def pod_name(job: str, role: str, index: int, incarnation: str) -> str:

@@ -51,6 +51,7 @@ def plan(
 
     Raises UsageError. `kind` is job or edljob; `wishes` are of a job for the scheduler's queue.
     """
+    names.check_free(settings.job_name, "--job_name")
     settings = dataclasses.replace(settings, port=names.GRPC_PORT)
     base, changed, with_service = _templates(settings)
     check_state(settings, changed, "--job_volume")

@@ -149,6 +149,8 @@ BAD = [
     ("worker.replicas", 1.5),
     ("worker.minReplicas", 0),
     ("worker.maxReplicas", "many"),
+    ("worker.maxReplicas", 10001),
+    ("teacher.replicas", 10001),
     ("worker.highFraction", 1.5),
     ("ps.replicas", "two"),
     ("ps.replicas", 0),
@@ -188,7 +190,7 @@ def test_a_bad_spec_is_refused_with_422_and_the_name_of_the_field(submit, path, 
     assert f"spec.{path}" in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["a.b", "a" * 64])
+@pytest.mark.parametrize("name", ["a.b", "a" * 51])
 def test_a_name_that_a_service_cannot_have_is_refused(submit, name):
     with pytest.raises(ApiError) as refused:
         submit(LEAST, name=name, dry=True)

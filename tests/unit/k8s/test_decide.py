@@ -347,6 +347,7 @@ def test_a_new_job_waits_for_the_scheduler_although_its_manifest_says_no_suspend
     """Applied again, such a manifest changes nothing. Broken once: it begins at once."""
     world = World()
     world.job["spec"] |= {"scheduling": {}, "suspend": False}
+    world.job["spec"]["worker"]["maxReplicas"] = 8
 
     def step() -> None:
         plan = decide(world.see(), Memory(), world.now, TIME, lambda token: Identity(token))

@@ -14,7 +14,7 @@ import yaml
 
 import edl
 from edl.cli.dashboard import dashboard
-from edl.common.settings import JobSettings
+from edl.common.settings import JobSettings, knobs
 from edl.k8s import names
 from edl.model_zoo.image import BASE_IMAGE
 from edl.ps.books.slots import NUM_SLOTS
@@ -66,7 +66,13 @@ def test_no_rule_of_an_edljob_is_younger_than_the_oldest_server():
 
     assert keys <= {
         f"x-kubernetes-{name}"
-        for name in ("int-or-string", "list-map-keys", "list-type", "preserve-unknown-fields")
+        for name in (
+            "int-or-string",
+            "list-map-keys",
+            "list-type",
+            "preserve-unknown-fields",
+            "validations",  # since 1.29
+        )
     }
 
 
@@ -96,6 +102,18 @@ def test_defaults_are_those_of_the_command_line():
     assert SPEC["worker"]["properties"]["replicas"]["default"] == settings.num_workers
     assert SPEC["ps"]["properties"]["replicas"]["default"] == settings.num_ps
     assert SPEC["teacher"]["properties"]["replicas"]["default"] == settings.num_teachers
+
+
+def test_there_are_no_more_replicas_than_the_command_line_takes():
+    most = {knob.name: knob.most for knob in knobs()}
+    found = [
+        field["maximum"]
+        for role in ("worker", "teacher")
+        for name, field in SPEC[role]["properties"].items()
+        if name in ("replicas", "minReplicas", "maxReplicas")
+    ]
+
+    assert found == [most["num_workers"]] * 5 == [most["num_teachers"]] * 5
 
 
 def test_there_are_no_more_servers_than_slots():

@@ -16,7 +16,8 @@ SAYS = "it waits for the queue team of Kueue: 3 more cpu are needed"
 
 
 def job(says=f"WaitingForQuota: {SAYS}", status=None, **spec):
-    it = edljob(**{"suspend": True, "scheduling": {}, **spec})
+    worker = {"replicas": 4, "minReplicas": 1, "maxReplicas": 8}
+    it = edljob(**{"suspend": True, "scheduling": {}, "worker": worker, **spec})
     it["metadata"]["annotations"] = {names.SAYS: says} if says else {}
     return {**it, **({"status": status} if status else {})}
 

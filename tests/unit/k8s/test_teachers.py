@@ -146,7 +146,7 @@ def test_places_and_classes_of_a_spec_are_those_of_its_pods():
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ({"teacher": {"replicas": 3, "maxReplicas": 2}}, "(spec.teacher.maxReplicas) 2 is below"),
+        ({"teacher": {"replicas": 3, "maxReplicas": 2}}, "spec.teacher.maxReplicas is below"),
         ({"settings": {"num_teachers": 1}}, "num_teachers does not stand in an EdlJob: spec.teach"),
         ({"command": "evaluate", "teacher": {"replicas": 1}}, "only a job that trains has"),
         (

@@ -120,7 +120,7 @@ def test_a_taint_that_keeps_all_workers_away_is_named_with_the_toleration():
     ("spec", "says"),
     [
         ({"worker": {"replicas": 2}}, "spec.worker.maxReplicas is missing"),
-        ({"worker": {"minReplicas": 3, "maxReplicas": 2}}, "minReplicas 3 is more than"),
+        ({"worker": {"minReplicas": 3, "maxReplicas": 2}}, "minReplicas is more than"),
         ({"settings": {"model_deff": "x"}}, "model_deff"),
         ({"scheduling": {"deadline": "soon"}}, "'soon' is no time"),
         (
