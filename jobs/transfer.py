@@ -14,7 +14,7 @@ import struct
 import tarfile
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
@@ -32,14 +32,14 @@ class Sink(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
-def send(root: Path, path: str, out: Sink, *, anywhere: bool = False) -> None:
+def send(root: Path, path: str, out: Sink, *, also: Sequence[Path] | None = ()) -> None:
     """Write a file or a folder, or why it cannot be had.
 
-    `path` is relative to `root`; `anywhere`: an absolute one counts as well.
+    `path` is relative to `root`; `also`: folders in which an absolute one may lie (None: any).
     """
     counted = _Counted(out)
     try:
-        found = find(root, path, anywhere=anywhere)
+        found = find(root, path, also=also)
         counted.write(_DATA)
         sink = cast("BinaryIO", counted)
         with tarfile.open(fileobj=sink, mode="w|", bufsize=_BLOCK) as archive:
@@ -51,13 +51,24 @@ def send(root: Path, path: str, out: Sink, *, anywhere: bool = False) -> None:
     counted.end()
 
 
-def find(root: Path, path: str, *, anywhere: bool = False) -> Path:
+def find(root: Path, path: str, *, also: Sequence[Path] | None = ()) -> Path:
     """Return what is meant by a path. Raises UsageError, which says what would be right."""
-    if os.path.isabs(path) and not anywhere:
+    if os.path.isabs(path) and also is not None and not also:
         raise UsageError(f"{path} is not relative to the job's folder: leave out the first /.")
     found = Path(os.path.normpath(root / path))
-    if not (anywhere and os.path.isabs(path)) and not found.is_relative_to(root):
-        raise UsageError(f"{path} leads out of the job's folder: leave out '..'.")
+    inside = (root, *(also or ()))
+    if also is None and os.path.isabs(path):
+        inside = (Path("/"),)
+    if not any(found.is_relative_to(each) for each in inside):
+        raise UsageError(
+            f"{path} leads out of the job's folder and its volumes: name a path in one of them."
+            if also
+            else f"{path} leads out of the job's folder: leave out '..'."
+        )
+    if also and not any(found.resolve().is_relative_to(each.resolve()) for each in inside):
+        raise UsageError(
+            f"{path} leads by a link to {found.resolve()}, out of the job's folder and its volumes."
+        )
     if not found.exists():
         near = next(each for each in found.parents if each.is_dir())
         try:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from . import names, pods
 from .api import Object
@@ -20,7 +23,9 @@ from .names import FILES_PORT
 ANNOTATION = "edl.dev/copy"
 ROLE = "copy"
 LONGEST_S = 6 * 3600  # of one copy
+FROM = "EDL_COPY_FROM"  # variable of the pod: the folders that it gives out of, between colons
 _FOR = ("worker", "ps")  # whose template: of the first that has the job's volume
+_OF_NOBODY = ("shm", "no-token")  # volumes that hold nothing of a job's
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,33 @@ def pod_name(job: str, id: str) -> str:
     return names.object_name(job, ROLE, id)
 
 
+def folders(templates: dict[str, Object]) -> list[str]:
+    """Return the folders whose files are given out: the job's, and those of the pods' volumes."""
+    mounts = pods.container_of(_chosen(templates))["volumeMounts"]
+    return [each["mountPath"] for each in mounts if each["name"] not in _OF_NOBODY]
+
+
+def refusal(templates: dict[str, Object], path: str) -> str:
+    """Say why nothing is given out at a path; "" where it may be there."""
+    found = PurePosixPath(posixpath.normpath(posixpath.join(pods.JOB_DIR, path)))
+    there = folders(templates)
+    if any(found.is_relative_to(posixpath.normpath(each)) for each in there):
+        return ""
+    others = [each for each in there if each != pods.JOB_DIR]
+    return (
+        f"{path} is neither in the job's folder nor in a volume of its pods "
+        f"({', '.join(others) or 'there is none'}): name a path in one of them."
+    )
+
+
+def _chosen(templates: dict[str, Object]) -> Object:
+    mine = [templates[role] for role in _FOR]
+    return next((each for each in mine if _has_volume(each)), mine[0])
+
+
 def template(templates: dict[str, Object], asked: Wish) -> Object:
     """Make the template of the pod for a wish. Raises KeyError where `templates` are no job's."""
-    mine = [templates[role] for role in _FOR]
-    chosen = next((each for each in mine if _has_volume(each)), mine[0])
-    made: Object = copy.deepcopy(chosen)
+    made: Object = copy.deepcopy(_chosen(templates))
     labels = made["metadata"]["labels"]
     labels |= {names.ROLE_LABEL: ROLE, "app.kubernetes.io/component": ROLE}
     made["metadata"]["annotations"] = {}
@@ -68,6 +95,10 @@ def template(templates: dict[str, Object], asked: Wish) -> Object:
         "args": [asked.path, asked.digest],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
         "ports": [{"name": "files", "containerPort": FILES_PORT}],
+        "env": [
+            *container.get("env", []),
+            {"name": FROM, "value": os.pathsep.join(folders(templates))},
+        ],
     }
     return made
 

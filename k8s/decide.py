@@ -169,7 +169,10 @@ class _Decision:
                 self._delete("Pod", pod, _KILL_S)
         if makes and asked is not None and job_config.settings(self._config) is not None:
             assert self._config is not None
-            made = copying.template(job_config.begun(self._config).templates, asked)
+            templates = job_config.begun(self._config).templates
+            if copying.refusal(templates, asked.path):  # which whoever asks has read
+                return
+            made = copying.template(templates, asked)
             made["metadata"]["name"] = copying.pod_name(self._name, asked.id)
             self._create({"apiVersion": "v1", "kind": "Pod", **made})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.server
+import os
 import ssl
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..common.identity import job_identity
 from ..common.listen import header_of, own_host
 from ..common.process import end_at_sigterm, end_with
 from ..jobs import transfer
+from .copying import FROM
 from .names import FILES_PORT
 from .pods import JOB_DIR
 
@@ -29,9 +31,11 @@ _ASKING_S = 10.0  # of a handshake and a request: meanwhile nobody else is answe
 class Server(http.server.HTTPServer):
     """One answer to whoever knows the secret; `answered` once it was given."""
 
-    def __init__(self, address: tuple[str, int], path: str, digest: str, root: Path) -> None:
+    def __init__(
+        self, address: tuple[str, int], path: str, digest: str, also: list[Path] | None
+    ) -> None:
         super().__init__(address, Handler)
-        self.path, self.digest, self.root = path, digest, root
+        self.path, self.digest, self.also = path, digest, also
         self.answered = False
         self.silent = False
         self.timeout = _IDLE_S
@@ -63,7 +67,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "application/octet-stream")
         self.end_headers()
-        transfer.send(self.server.root, self.server.path, self.wfile, anywhere=True)
+        transfer.send(Path(JOB_DIR), self.server.path, self.wfile, also=self.server.also)
         self.server.answered = True
 
     def log_message(self, format: str, *arguments: object) -> None:
@@ -78,7 +82,9 @@ def main(arguments: list[str]) -> int:
     context.verify_mode = (
         ssl.CERT_NONE
     )  # the API server has none of the job's; who asks has a secret
-    with Server((own_host(), FILES_PORT), path, digest, Path(JOB_DIR)) as server:
+    said = os.environ.get(FROM)  # without one it is of a controller that gives out any
+    also = None if said is None else [Path(each) for each in said.split(os.pathsep)]
+    with Server((own_host(), FILES_PORT), path, digest, also) as server:
         server.socket = context.wrap_socket(
             server.socket, server_side=True, do_handshake_on_connect=False
         )

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...common.errors import JobError, PeerError
+from ...common.errors import JobError, PeerError, UsageError
 from ...jobs import transfer
 from .. import copying, names, objects, observe
 from ..api import Object
@@ -46,6 +46,8 @@ def fetch(
     digest = hashlib.sha256(secret.encode()).hexdigest()
     asked = copying.Wish(secrets.token_hex(3), path, digest)
     templates = json.loads(config["data"][objects.TEMPLATES])
+    if refused := copying.refusal(templates, path):
+        raise UsageError(f"{job.name}:{refused}")
     helper = _OfController(job, asked) if top["kind"] == names.KIND else _Own(job, asked, templates)
     try:
         helper.begin(top)
@@ -58,7 +60,7 @@ def fetch(
 class _OfController:
     """A helper pod that the controller of EdlJobs makes."""
 
-    advice = "does the controller run (`edl doctor`), and is it of this version?"
+    advice = "does the controller run (`edl doctor -n NAMESPACE`), and is it of this version?"
 
     def __init__(self, job: ClusterJob, asked: copying.Wish) -> None:
         self._job = job

@@ -70,7 +70,7 @@ def test_a_path_that_cannot_be_is_one_sentence_and_nothing_is_written(root, tmp_
 def test_in_a_pod_an_absolute_path_is_of_its_volumes(root, tmp_path):
     (tmp_path / "data").write_text("records")
 
-    received(sent(root, str(tmp_path / "data"), anywhere=True), tmp_path / "copy")
+    received(sent(root, str(tmp_path / "data"), also=[tmp_path]), tmp_path / "copy")
 
     assert (tmp_path / "copy").read_text() == "records"
 
@@ -126,3 +126,20 @@ def test_a_file_that_vanishes_on_the_way_spoils_the_copy(root, tmp_path, monkeyp
 def test_a_source_is_a_job_and_a_path(said):
     with pytest.raises(UsageError, match="say JOB:PATH, as in demo:checkpoints"):
         transfer.split(said)
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../../etc/passwd", "out/passwd", "out", "/data/../etc"]
+)
+def test_of_a_pod_nothing_is_sent_but_what_lies_in_its_jobs_folder_and_volumes(tmp_path, path):
+    root, data = tmp_path / "job", tmp_path / "data"
+    for each in (root, data):
+        each.mkdir()
+        (each / "file").write_text(each.name)
+    (root / "out").symlink_to("/etc")
+    path = path.replace("/data", str(data))
+
+    with pytest.raises(UsageError, match="out of the job's folder and its volumes"):
+        transfer.find(root, path, also=[root, data])
+    assert transfer.find(root, str(data / "file"), also=[root, data]).read_text() == "data"
+    assert transfer.find(root, "file", also=[root, data]).read_text() == "job"

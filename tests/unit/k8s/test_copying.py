@@ -64,6 +64,31 @@ def test_who_asks_by_an_annotation_gets_one_pod_with_the_rights_of_a_worker():
     assert again == []
 
 
+@pytest.mark.parametrize("path", ["/etc/shadow", "../../secret", "/dev/shm/x", "/data/../etc"])
+def test_nothing_is_given_out_but_the_jobs_folder_and_the_volumes_of_its_pods(path):
+    claim = {"persistentVolumeClaim": {"claimName": "c"}}
+    mounts = {
+        "volumes": [{"name": "d", **claim}],
+        "volumeMounts": [{"name": "d", "mountPath": "/data"}],
+    }
+    templates = wanted(edljob(**mounts)).templates
+
+    said = copying.refusal(templates, path)
+    allowed = [
+        copying.refusal(templates, each) for each in ("checkpoints", ".", "/data/out", "/data")
+    ]
+    (made,) = actions(asked(copying.Wish("a1", "/data/out", "d" * 64), **mounts))
+
+    assert said == (
+        f"{path} is neither in the job's folder nor in a volume of its pods (/data): name a path "
+        "in one of them."
+    )
+    assert allowed == [""] * 4
+    assert actions(asked(copying.Wish("a1", path, "d" * 64), **mounts)) == []
+    variables = {each["name"]: each.get("value") for each in pods.container_of(made.body)["env"]}
+    assert variables[copying.FROM].split(":") == [pods.JOB_DIR, "/data"]
+
+
 @pytest.mark.parametrize("wish", [None, copying.Wish("b2", "x", "e" * 64)])
 def test_a_helper_that_nobody_asks_for_any_more_is_deleted(wish):
     job = asked(wish)
