@@ -12,7 +12,9 @@ from tools import kube
 from .tools import Unreachable, fetch
 
 MANIFESTS = Path(kube.ROOT) / "k8s" / "manifests"
-CLASSES = ("edl-low", "edl-high", "edl-master")
+# What is the whole cluster's.
+SHARED = [f"priorityclass/edl-{name}" for name in ("low", "high", "master")]
+SHARED += ["clusterrole/edl-view", "clusterrole/edl-edit"]
 RELEASE = "meta.helm.sh/release"  # -name and -namespace, by which helm knows whose an object is
 
 
@@ -35,20 +37,22 @@ def helm(cluster, namespace) -> Callable[..., str]:
 def test_a_release_of_the_same_name_in_another_namespace_is_installed_beside(
     cluster, namespace, helm
 ):
-    """PriorityClasses are the other release's, and stay so. Broken once: "cannot be imported"."""
-    cluster.apply(MANIFESTS / "base/priority-classes.yaml")
+    """What is the cluster's is the other's, and stays so. Broken once: "cannot be imported"."""
+    cluster.apply(
+        MANIFESTS / "base/priority-classes.yaml", MANIFESTS / "base/aggregated-roles.yaml"
+    )
     other = (f"{RELEASE}-name=edl", f"{RELEASE}-namespace=another")
-    cluster.kubectl("annotate", "--overwrite", "priorityclass", *CLASSES, *other)
+    cluster.kubectl("annotate", "--overwrite", *SHARED, *other)
     managed = "app.kubernetes.io/managed-by=Helm"
-    cluster.kubectl("label", "--overwrite", "priorityclass", *CLASSES, managed)
+    cluster.kubectl("label", "--overwrite", *SHARED, managed)
     try:
         helm("install", "edl", str(MANIFESTS / "chart"), "--set", "crds.enabled=false")
         made = namespace.objects("deployments")
         helm("uninstall", "edl")
-        left = cluster.kubectl("get", "priorityclass", *CLASSES, "-o", "name").split()
+        left = cluster.kubectl("get", *SHARED, "-o", "name").split()
     finally:
         none = [f"{each.partition('=')[0]}-" for each in other]
-        cluster.kubectl("annotate", "priorityclass", *CLASSES, *none)
+        cluster.kubectl("annotate", *SHARED, *none)
 
     assert "edl-controller" in made
-    assert [f"priorityclass.scheduling.k8s.io/{name}" for name in CLASSES] == left
+    assert [each.partition("/")[2] for each in SHARED] == [each.partition("/")[2] for each in left]

@@ -138,7 +138,8 @@ def test_helm_has_nothing_to_say_about_the_chart(run):
         ("priorityClasses.enabled=false", {"PriorityClass"}),
         ("networkPolicy.enabled=false", {"NetworkPolicy"}),
         ("controller.enabled=false", {"Deployment", "NetworkPolicy"}),
-        ("rbac.create=false", {"Role", "RoleBinding"}),
+        ("rbac.create=false", {"Role", "RoleBinding", "ClusterRole"}),
+        ("rbac.aggregate=false", {"ClusterRole"}),
     ],
 )
 def test_a_flag_of_the_chart_leaves_out_what_it_says(template, flag, kinds):
@@ -157,6 +158,21 @@ def test_users_and_submitters_of_the_chart_are_bound_to_their_roles(template):
         if each["kind"] == "RoleBinding" and each["subjects"] == [anna]
     }
     assert bound == {"edl-user": [anna], "edl-submitter": [anna]}
+
+
+def test_the_policy_of_users_is_the_components_and_of_the_releases_namespace_alone(template):
+    flags = ("scheduler.enabled=true", "scheduler.ownUsers=true")
+    said = objects((MANIFESTS / "users/policy.yaml").read_text())
+
+    everywhere, here = (
+        [each for each in template(*flags, *more) if each["kind"].startswith("Validating")]
+        for more in (("scheduler.allNamespaces=true",), ())
+    )
+
+    assert [each["spec"] for each in everywhere] == [each["spec"] for each in said]
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": "edl"}}
+    assert here[0]["spec"] == said[0]["spec"]
+    assert here[1]["spec"]["matchResources"] == {"namespaceSelector": selector}
 
 
 def test_the_pod_monitor_selects_every_pod_of_edl(template):

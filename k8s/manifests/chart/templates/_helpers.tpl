@@ -40,3 +40,17 @@ roleRef:
 subjects:
   {{- toYaml .subjects | nindent 2 }}
 {{- end }}
+
+{{/*
+"yes" for an object of the whole cluster that somebody else has brought: it is left alone, since Helm
+would refuse to take it over. A release is known by its name and its namespace. Takes (dict "root" $
+"api" VERSION "kind" KIND "name" NAME).
+*/}}
+{{- define "edl.foreign" -}}
+{{- $found := lookup .api .kind "" .name }}
+{{- if $found }}
+{{- $by := dig "metadata" "annotations" (dict) $found }}
+{{- $owner := list (get $by "meta.helm.sh/release-name") (get $by "meta.helm.sh/release-namespace") }}
+{{- if ne (toJson $owner) (toJson (list .root.Release.Name .root.Release.Namespace)) }}yes{{ end }}
+{{- end }}
+{{- end }}
