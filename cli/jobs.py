@@ -85,7 +85,9 @@ def events(job: str | None, output: str, runtime: str, namespace: str) -> None:
 @_job
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @click.option(
-    "--role", type=click.Choice(["master", "worker", "server", "teacher"]), help="Only this role."
+    "--role",
+    type=click.Choice(["master", "worker", "server", "teacher", "ps"]),
+    help="Only this role; ps is server.",
 )
 @click.option("--index", type=int, metavar="N", help="Only this replica of the role.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each.")
@@ -102,6 +104,7 @@ def logs(
     """Show the logs of a job's processes."""
     with place(runtime, namespace) as jobs:
         found = jobs.find(job)
+        role = "server" if role == "ps" else role  # which pods, flags and EdlJobs call it
         for text in found.lines(role=role, index=index, tail=tail, follow=follow):
             log_line(text)
 

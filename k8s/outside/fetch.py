@@ -60,11 +60,14 @@ def fetch(
 class _OfController:
     """A helper pod that the controller of EdlJobs makes."""
 
-    advice = "does the controller run (`edl doctor -n NAMESPACE`), and is it of this version?"
-
     def __init__(self, job: ClusterJob, asked: copying.Wish) -> None:
         self._job = job
         self._asked = asked
+
+    @property
+    def advice(self) -> str:
+        where = self._job.api.namespace
+        return f"does the controller run (`edl doctor -n {where}`), and is it of this version?"
 
     def begin(self, _top: Object) -> None:
         self._annotate(self._asked.to_annotation())

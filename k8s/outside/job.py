@@ -168,7 +168,7 @@ class ClusterJob:
         if state.is_suspended(self._going_on()):
             raise JobError(
                 f"Job {self.name!r} is suspended, so that nobody is there to end it in order: "
-                f"`edl resume` it first, or `edl cancel` it."
+                f"`edl resume {self.where}` first, or `edl cancel {self.where}`."
             )
         self.want(lambda wanted: wanted.update(stop=reason))
         return f"is stopping: `edl status {self.where}` shows when it has."
@@ -187,11 +187,14 @@ class ClusterJob:
         """
         top = self._going_on()
         if state.is_suspended(top):
-            raise JobError(f"Job {self.name!r} is suspended already: `edl resume` goes on.")
+            raise JobError(
+                f"Job {self.name!r} is suspended already: `edl resume {self.where}` goes on."
+            )
         if not force and not state.is_durable(top):
             raise UsageError(
                 f"Job {self.name!r} has no --job_volume: its journal ends with its pods, and it "
-                "would begin anew. Stop it with a checkpoint (`edl stop`), or say --force."
+                f"would begin anew. Stop it with a checkpoint (`edl stop {self.where}`), or say "
+                "--force."
             )
         if top["kind"] == names.KIND:
             self.api.patch(names.KIND, self.name, {"spec": {"suspend": True}})
@@ -325,7 +328,7 @@ class ClusterJob:
             found = self.api.get("ConfigMap", self._object)
             if found is None:
                 raise JobError(
-                    f"Job {self.name!r} has not begun yet: `edl describe {self.name}` shows what "
+                    f"Job {self.name!r} has not begun yet: `edl describe {self.where}` shows what "
                     "it waits for."
                 )
             wanted = json.loads(found["data"][objects.WANTED])
@@ -343,12 +346,15 @@ class ClusterJob:
 class ClusterJobs:
     """The jobs of a namespace."""
 
-    starting = "submit"
     goals = GOALS
     look_every_s = 1.0
 
     def __init__(self, api: Api) -> None:
         self.api = api
+
+    @property
+    def starting(self) -> str:
+        return f"submit -n {self.api.namespace}"
 
     @property
     def place(self) -> str:
@@ -364,7 +370,8 @@ class ClusterJobs:
                 raise UsageError(
                     f"Which job? There are: {known}."
                     if known
-                    else f"There are no jobs in {self.place}: `edl submit` makes one."
+                    else f"There are no jobs in {self.place}: `edl submit -n {self.api.namespace}` "
+                    "makes one."
                 )
             name = chosen[0]["job_name"]
         job = ClusterJob(self.api, name)
@@ -381,8 +388,7 @@ class ClusterJobs:
 def all_jobs(api: Api) -> list[Status]:
     """Return the status of each job of the namespace, by time of start."""
     selector = "app.kubernetes.io/name=edl,app.kubernetes.io/component=job"
-    tops = [{**each, "kind": names.KIND} for each in _visible(api, names.KIND, "")]
-    tops += [{**each, "kind": "Job"} for each in _visible(api, "Job", selector)]
+    tops = _tops(api, selector)
     maps, _ = api.list("ConfigMap", selector)
     said = {each["metadata"]["name"]: each for each in maps}
     masters, _ = api.list("Pod", f"app.kubernetes.io/name=edl,{names.ROLE_LABEL}=master")
@@ -397,21 +403,21 @@ def all_jobs(api: Api) -> list[Status]:
     ]
 
 
-def _visible(api: Api, kind: str, selector: str) -> list[Object]:
-    """Return those of a kind; none if the cluster does not know it, or the user may not see it."""
-    try:
-        return api.list(kind, selector)[0]
-    except ApiError as error:
-        if error.status == 404 or (error.status == 403 and kind == names.KIND):
-            return []
-        if error.status == 403 and _may_list(api, names.KIND):
-            return []
-        raise
+def _tops(api: Api, selector: str) -> list[Object]:
+    """Return the EdlJobs and Jobs that are there, of a kind that is known and that one may see.
 
-
-def _may_list(api: Api, kind: str) -> bool:
-    try:
-        api.list(kind)
-    except ApiError:
-        return False
-    return True
+    Raises the first refusal where that is none: who may see EdlJobs needs no right on Jobs.
+    """
+    found: list[Object] = []
+    refused: list[ApiError] = []
+    kinds = ((names.KIND, ""), ("Job", selector))
+    for kind, labels in kinds:
+        try:
+            found += [{**each, "kind": kind} for each in api.list(kind, labels)[0]]
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            refused.append(error)
+    if len(refused) == len(kinds):
+        raise next((each for each in refused if each.status == 403), refused[0])
+    return found

@@ -52,7 +52,7 @@ class JobPods:
             if time.monotonic() > give_up:
                 raise JobError(
                     f"The master's pod {live[0]['metadata']['name']} has not ended for "
-                    f"{SUSPENDING_S:.0f} s: look at its node (`edl describe {self._job}`), then "
-                    "say it again."
+                    f"{SUSPENDING_S:.0f} s: look at its node (`edl describe {self._job} -n "
+                    f"{self._api.namespace}`), then say it again."
                 )
             time.sleep(_LOOK_S)

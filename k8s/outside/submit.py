@@ -97,17 +97,18 @@ def as_yaml(settings: JobSettings, kind: str, wishes: Wishes | None = None) -> s
 
 def choose(api: Api) -> str:
     """Return edljob where the cluster knows it and a controller runs, else job."""
-    return "edljob" if _is_known(api) and controller(api) else "job"
+    return "edljob" if _unseen(api) is None and controller(api) else "job"
 
 
-def _is_known(api: Api) -> bool:
+def _unseen(api: Api) -> ApiError | None:
+    """Return why EdlJobs are not shown: they are forbidden (403), or not known; None: they are."""
     try:
         api.list(names.KIND)
     except ApiError as error:
         if error.status in (403, 404):
-            return False
+            return error
         raise
-    return True
+    return None
 
 
 def controller(api: Api) -> str:
@@ -146,7 +147,8 @@ def submit(
     `definition`: the text of objects.DEFINITION, where the settings name that; else "".
     """
     job = settings.job_name
-    kind = choose(api) if kind == "auto" else kind
+    is_chosen = kind == "auto"
+    kind = choose(api) if is_chosen else kind
     top, *others = plan(settings, kind, wishes)
     if kind == "job":
         top["spec"]["parallelism"] = 0  # until all that its pod needs is there
@@ -154,7 +156,13 @@ def submit(
         others[0] = objects.secret(job, Identity.create(secrets.token_hex(16)))
     if definition:
         others.append(objects.definition(job, definition))
-    owner = _create_top(api, top, job)
+    try:
+        owner = _create_top(api, top, job)
+    except ApiError as error:
+        refused = _unseen(api) if is_chosen and error.status == 403 else None
+        if refused is not None and refused.status == 403:  # whose role is less than that of Jobs
+            raise refused from error
+        raise
     with contextlib.ExitStack() as undo:
         undo.callback(api.delete, top["kind"], top["metadata"]["name"])
         for each in others:

@@ -76,7 +76,7 @@ def test_who_may_see_edljobs_only_lists_these(run: Run, server: ApiServer) -> No
 def test_no_jobs_in_a_namespace_says_how_to_make_one(run: Run, server: ApiServer) -> None:
     code, out, _ = run("list", "-n", "lab")
 
-    assert (0, "No jobs in the namespace lab: `edl submit` starts one.\n") == (code, out)
+    assert (0, "No jobs in the namespace lab: `edl submit -n lab` starts one.\n") == (code, out)
 
 
 @pytest.mark.parametrize(
