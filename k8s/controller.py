@@ -236,7 +236,7 @@ class Controller:
             plan = self._decide(seen, known.memory)
             known.looked = now
         self._do(key, seen, known, plan)
-        return None if plan.over else min(_LOOK_S, plan.again_s or _LOOK_S)
+        return plan.again_s if plan.over else min(_LOOK_S, plan.again_s or _LOOK_S)
 
     def _decide(self, seen: Seen, memory: Memory) -> Plan:
         return decide(seen, memory, self._clock(), rfc3339(time.time()), _renewed, self._installed)
@@ -251,7 +251,7 @@ class Controller:
                 _act(api, action)
             except ApiError as error:
                 known.looked = None  # the copies may be old
-                if error.status != 409 and action.kind != names.KIND:
+                if error.status != 409 and (action.kind != names.KIND or action.verb == "delete"):
                     self._tell_refusal(api, seen, known, action, error)
                 raise
             self._metrics.actions.labels(action.verb, action.kind).inc()
@@ -266,7 +266,8 @@ class Controller:
         self, api: Api, seen: Seen, known: _Known, action: Action, error: ApiError
     ) -> None:
         """Write into the status of the job, whatever of the plan has been done."""
-        said = f"the {action.kind} {action.name} cannot be made: {error.message}"
+        what = {"create": "made", "patch": "changed"}.get(action.verb, "deleted")
+        said = f"the {action.kind} {action.name} cannot be {what}: {error.message}"
         if error.status in _PAST_MENDING:
             said += "; mend the spec"
         uid = seen.job["metadata"]["uid"]

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from ..common import launched
 from ..common.errors import UsageError
 from ..common.identity import Identity
-from . import copying, job_config, job_status, masters, names, objects, observe, oom, queued
+from . import copying, ends, job_config, job_status, masters, names, objects, observe, oom, queued
 from . import job as edljob
 from .allowed import USUAL, Installed, NotAllowed
 from .api import Object
@@ -90,6 +90,9 @@ class _Decision:
         self._problem: Problem | None = None
         self._note = ""
         self._over = False
+        self._stop = ""  # why it is to stop in order: its deadline is over
+        self._lapsed = False  # and it has not
+        self._until_s: float | None = None  # until the deadline, or until it is kept no more
         mine = [pod for pod in seen.pods if self._is_mine(pod)]
         self._helpers = job_status.of_role(mine, copying.ROLE)
         self._pods = [pod for pod in mine if pod not in self._helpers]
@@ -114,6 +117,9 @@ class _Decision:
         wanted = self._wanted()
         if not self._left_by_others():
             self._act(wanted)
+            if self._is_kept_no_more() and not self._memory.refused:
+                gone = Action("delete", names.KIND, self._name, uid=self._about["uid"])
+                return Plan([gone], self._memory, None)
             self._give_files()
         self._show()
         actions = [*self._actions, *self._after]
@@ -127,6 +133,11 @@ class _Decision:
                 self._end(self._of_role(*names.REPLICAS))  # whom their master could not dismiss
                 if job_status.exit_code(self._told, ()) is not None:  # nobody reads its pod
                     self._end(self._of_role("master"))  # of which other containers run on
+            return
+        if self._is_late():
+            self._lapsed = True
+            self._suspend()
+            self._over = not any(map(job_status.lives, self._pods))
             return
         if self._spec.get("suspend"):
             self._suspend()
@@ -160,6 +171,38 @@ class _Decision:
         is_new = not (self._before or self._config or self._pods)
         return is_new and "scheduling" in self._spec and not self._spec.get("suspend")
 
+    def _is_late(self) -> bool:
+        """Tell whether the job is to be ended at its deadline; before, it is told to stop."""
+        left_s = ends.left_s(self._job, self._time)
+        if ends.has_lapsed(self._before):
+            return True
+        if left_s is None or self._config is None:
+            return False
+        if left_s > 0:
+            self._until_s = left_s
+            return False
+        self._stop = ends.words(self._spec)
+        since = self._now if self._memory.late is None else self._memory.late
+        self._memory = dataclasses.replace(self._memory, late=since)
+        masters_are = [p for p in self._of_role("master") if observe.deletion(p) is None]
+        runs = any(isinstance(observe.observe(pod), observe.Running) for pod in masters_are)
+        until_s = since + ends.GIVES_S - self._now
+        if not runs or until_s <= 0:
+            return True
+        self._until_s = until_s
+        return False
+
+    def _was_late(self) -> bool:
+        return self._lapsed or bool(self._stop) or ends.is_stopped(self._config)
+
+    def _is_kept_no_more(self) -> bool:
+        """Tell whether the job has been over for as long as it was to be kept."""
+        left_s = ends.kept_s(self._job, self._time)
+        if left_s is None or any(map(job_status.lives, self._pods)):
+            return False
+        self._until_s = left_s
+        return left_s <= 0
+
     def _give_files(self) -> None:
         """Make the pod that gives out files of the job, if somebody wants some."""
         asked = copying.wish(self._job)
@@ -179,7 +222,9 @@ class _Decision:
     def _suspend(self) -> None:
         """End the pods: the master's first, which would replace the others while it lives."""
         before = self._memory
-        self._memory = Memory(before.uid, refused=before.refused, going=before.going)
+        self._memory = Memory(
+            before.uid, refused=before.refused, going=before.going, late=before.late
+        )
         self._end(self._of_role("master"))
         if any(map(job_status.lives, self._of_role("master"))):
             since = self._now if before.going is None else before.going
@@ -317,7 +362,9 @@ class _Decision:
             if whole:
                 self._create(objects.config(wanted.settings, wanted.templates))
             return
-        parts, refused = job_config.changes(self._config, self._spec, wanted, self._told, whole)
+        parts, refused = job_config.changes(
+            self._config, self._spec, wanted, self._told, whole, self._stop
+        )
         if self._moved:  # a master would begin at record 0 there
             refused.append("spec.jobVolume")
         if refused:
@@ -395,6 +442,8 @@ class _Decision:
                 begun=self._config is not None and not (self._memory.unpulled and not self._told),
                 problem=self._problem,
                 note=self._note,
+                late=ends.words(self._spec) if self._was_late() else "",
+                lapsed=self._lapsed,
             ),
             self._time,
         )
@@ -405,6 +454,7 @@ class _Decision:
             self._tell(made)
         self._tell_idle(made)
         self._look_in(job_status.unprepared_s(self._pods, self._time))
+        self._look_in(self._until_s)
 
     def _tell_idle(self, made: Object) -> None:
         """Make an Event where no worker has been ready for long, once; look again until then."""

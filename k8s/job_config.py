@@ -54,12 +54,17 @@ def with_its_volume(job: Object, config: Object | None) -> tuple[Object, bool]:
 
 
 def changes(
-    config: Object, spec: Object, wanted: Wanted, told: Mapping[str, Any] | None, whole: bool
+    config: Object,
+    spec: Object,
+    wanted: Wanted,
+    told: Mapping[str, Any] | None,
+    whole: bool,
+    stop: str = "",
 ) -> tuple[dict[str, str], list[str]]:
     """Return the parts of the data that a spec changes, and the settings that it may not change.
 
     `wanted` is what the EdlJob's `spec` asks for; `told` is the master's status. `whole`: a master
-    is to start from it, so that it may change in all its parts.
+    is to start from it, so that it may change in all its parts. `stop`: why it is to stop; "".
     """
     now = wanted.settings
     refused: list[str] = []
@@ -69,7 +74,7 @@ def changes(
     parts: dict[str, str] = {}
     said = _parsed(data.get(objects.WANTED))
     questions = said.get("checkpoints") or []
-    asked = objects.wanted(wanted.settings, str(said.get("stop") or ""), questions)
+    asked = objects.wanted(wanted.settings, str(said.get("stop") or stop), questions)
     if any((said.get(name) or type(value)()) != value for name, value in asked.items()):
         parts[objects.WANTED] = json.dumps(asked)
     if whole:

@@ -19,6 +19,8 @@ from .job import bounded, durable, held_by, teachers, workers
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
 NO_WORKER = "NoWorker"  # a reason
+DEADLINE = "DeadlineExceeded"  # another one
+OVER = ("Succeeded", "Failed")  # phases
 PREPARED_S = 20.0  # a node that has not prepared a pod for so long is told of
 _REPORT_S = 10.0  # of a scheduler's round; a report is not written anew sooner
 _REPLICAS = ("worker", "server", "teacher")  # by the master's word
@@ -51,6 +53,8 @@ class Situation:
     begun: bool = False  # its ConfigMap is there
     problem: Problem | None = None
     note: str = ""  # of the controller
+    late: str = ""  # why it was told to stop at its deadline
+    lapsed: bool = False  # it was ended there, whatever its master says
 
 
 def exit_code(told: Mapping[str, Any] | None, masters: Iterable[Object]) -> int | None:
@@ -108,7 +112,7 @@ def status(here: Situation, now: str) -> Object:
     )
     code = exit_code(here.told, masters)
     phase = _phase(here, code)
-    ended = phase in ("Succeeded", "Failed")
+    ended = phase in OVER
     alive = [pod for pod in workers_there if lives(pod)]
     alive_servers = [pod for pod in servers if lives(pod)]
     of_script = spec.get("command") == launched.COMMAND
@@ -203,14 +207,14 @@ def _report(here: Situation, ended: bool, now: str) -> Object:
         return {**kept, "reportProblem": str(error)}
     made = report.compact(report.write(told))
     known = kept.get("report")
-    if known is not None and not ended and _age_s(kept.get("reportTime", ""), now) < _REPORT_S:
+    if known is not None and not ended and age_s(kept.get("reportTime", ""), now) < _REPORT_S:
         flags = ("nearly_done", "suspended", "workers", "nodes", "priority")
         if all(known.get(name) == made.get(name) for name in flags):
             return kept
     return kept if known == made else {"report": made, "reportTime": now}
 
 
-def _age_s(then: str, now: str) -> float:
+def age_s(then: str, now: str) -> float:
     """Return the seconds between two times in RFC 3339; infinite where one is none."""
     try:
         passed = datetime.datetime.fromisoformat(now) - datetime.datetime.fromisoformat(then)
@@ -222,6 +226,8 @@ def _age_s(then: str, now: str) -> float:
 def _phase(here: Situation, code: int | None) -> str:
     if code is not None:
         return "Succeeded" if code == 0 else "Failed"
+    if here.lapsed:
+        return "Stopping" if any(map(observe.takes_room, here.pods)) else "Failed"
     if here.problem and here.problem.fatal and not here.begun:
         return "Failed"
     if here.job["spec"].get("suspend"):
@@ -258,6 +264,8 @@ def _why(here: Situation, phase: str, now: str) -> tuple[str, str]:
     """Return what a person should know now: in a word for programs, and in a sentence."""
     told = here.told or {}
     said = str(told.get("message") or "")
+    if here.lapsed:
+        return DEADLINE, here.late
     if here.problem:
         return here.problem.reason, here.problem.message
     if phase in ("Succeeded", "Failed", "Stopping") and said:
@@ -305,15 +313,17 @@ def unprepared_s(pods: Iterable[Object], now: str) -> float | None:
 
 
 def _unprepared_s(since: str, now: str) -> float:
-    return PREPARED_S - _age_s(since, now)
+    return PREPARED_S - age_s(since, now)
 
 
 def _suspended(job: Object) -> str:
+    about = job["metadata"]
     if not (who := held_by(job)):
         return "no pod runs; it goes on when spec.suspend is false"
     return (
         f"no pod runs: suspended by {who} and not by the scheduler, which leaves it "
-        "alone until `edl resume`; a manifest that is applied again must not say spec.suspend"
+        f"alone until `edl resume {about['name']}{names.option(about)}`; a manifest that is "
+        "applied again must not say spec.suspend"
     )
 
 
@@ -336,6 +346,9 @@ def _conditions(
     failed = (problem.reason if problem else "") if code is None else f"ExitCode{code}"
     if code == INTERRUPTED:
         failed = "Stopped"
+    failed = DEADLINE if here.late else failed
+    words = problem.message if problem and code is None else said
+    words = here.late if here.lapsed else words
     made, held = [], queued.condition(here.job, phase)
     for kind, is_so, reason, message in (
         (
@@ -363,7 +376,7 @@ def _conditions(
             "Failed",
             phase == "Failed",
             (failed or phase) if phase == "Failed" else phase,
-            (problem.message if problem and code is None else said) if phase == "Failed" else "",
+            words if phase == "Failed" else "",
         ),
     ):
         word = "True" if is_so else "False"

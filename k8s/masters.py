@@ -38,6 +38,7 @@ class Memory:
     going: float | None = None  # since when a master that is to be suspended does not end
     idle: float | None = None  # since when no worker is ready, though the job runs
     idle_told: bool = False
+    late: float | None = None  # since when it is told to stop at its deadline
 
 
 def mended(memory: Memory, generation: int, now: float) -> Memory:

@@ -93,6 +93,12 @@ def selector(job: str, *components: str) -> str:
     return f"{JOB_LABEL}={job}{roles}"
 
 
+def option(about: Mapping[str, Any]) -> str:
+    """Return how a command says the namespace of an object, by its metadata: " -n lab"."""
+    namespace = about.get("namespace")
+    return f" -n {namespace}" if namespace else ""
+
+
 # -- quantities and resources
 
 

@@ -130,7 +130,10 @@ BAD = [
         {"settings": {"model_def": "iris", "training_data": "d.csv"}},
         "--training_data (spec.settings.training_data)",
     ),
-    ({"worker": {"replicas": 1, "minReplicas": 2}}, "spec.worker.minReplicas is more than spec.worker.replicas"),
+    (
+        {"worker": {"replicas": 1, "minReplicas": 2}},
+        "spec.worker.minReplicas is more than spec.worker.replicas",
+    ),
     (
         {"worker": {"replicas": 9, "minReplicas": 4, "maxReplicas": 3}},
         "spec.worker.minReplicas is more than spec.worker.maxReplicas",

@@ -82,7 +82,10 @@ def test_nodes_and_coordinator_share_the_jobs_volume_and_only_the_coordinator_ha
         ({"settings": {**SETTINGS, "model_def": "iris"}}, "model_def.* is not of a script's job"),
         ({"settings": {**SETTINGS, "arguments": {"a": 1}}}, "takes a list of texts and numbers"),
         ({"worker": {**WORKER, "minReplicas": 9}}, "minReplicas is more than .*maxReplicas"),
-        ({"worker": {**WORKER, "replicas": 1}}, "spec.worker.minReplicas is more than spec.worker.replicas"),
+        (
+            {"worker": {**WORKER, "replicas": 1}},
+            "spec.worker.minReplicas is more than spec.worker.replicas",
+        ),
         ({"jobVolume": None}, "spec.jobVolume: a script keeps its state in .*give a volume"),
     ],
 )
