@@ -231,6 +231,7 @@ def _container(settings: JobSettings, component: str) -> dict[str, Any]:
         {"name": "EDL_METRICS_PORT", "value": str(METRICS_PORT)},
         {"name": "EDL_JOB_DIR", "value": JOB_DIR},
         {"name": "HOME", "value": "/tmp"},  # numba and torch keep caches there
+        {"name": "PYTHONUNBUFFERED", "value": "1"},  # what a script prints is in its log at once
     ]
     if component == "ps":
         # The next incarnation has its kernels at once: compiling takes a server half a minute.

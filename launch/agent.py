@@ -158,6 +158,8 @@ class _Logs(LogsSpecs):
             "EDL_CHECKPOINT_VERSION": str(handler.checkpoint),
             "EDL_CHECKPOINT_KEEP": str(settings.keep_checkpoint_max),
             "EDL_REPORT_FILE": str(self._report_file),
+            # what it prints is in its log at once, and its last words too where it is killed
+            "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
         }
         told |= {name: text for name, text in _DEFAULTS.items() if name not in os.environ}
         if handler.before and (gpus := devices.visible()):

@@ -190,3 +190,11 @@ def test_what_edl_submit_gives_a_cluster_means_the_same_to_the_controller():
 def test_flags_of_a_script_that_cannot_be(flags, said):
     with pytest.raises(UsageError, match=said.replace("?", r"\?")):
         resolve("launch", {**FLAGS, **flags})
+
+
+def test_what_its_pods_print_is_in_their_logs_at_once():
+    made = wanted(script_job()).templates
+
+    for template in made.values():
+        (container,) = [c for c in template["spec"]["containers"] if c["name"] == "edl"]
+        assert {"name": "PYTHONUNBUFFERED", "value": "1"} in container["env"]
