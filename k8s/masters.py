@@ -171,7 +171,8 @@ def _last_words(masters: Sequence[Object]) -> str:
             if oom.ran_out(pod):
                 limit = oom.limit_of(pod)
                 how += f" ({limit}: give it more in spec.master.resources)" if limit else ""
-            return f", the last one with: {how}"
+            said = observe.last_words(pod)
+            return f", the last one with: {how}{f': {said}' if said else ''}"
     return ""
 
 

@@ -24,6 +24,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.plain import plain
 from . import gates
 from .api import Object
 from .names import CHECK, CONTAINER
@@ -47,6 +48,7 @@ _HOPELESS = {"InvalidImageName", "ErrImageNeverPull"}
 _IMAGE = {"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"}
 _UNSCHEDULABLE = "cannot be scheduled"
 _SIGNAL_BASE = 128
+_MOST = 300  # characters of last words
 _OVER = ("Succeeded", "Failed")  # phases
 _FAILED = 1  # the exit code of what failed before our container
 
@@ -161,6 +163,13 @@ def takes_room(pod: Object) -> bool:
     found = status.get("containerStatuses") or []
     ended = bool(found) and all("terminated" in (each.get("state") or {}) for each in found)
     return status.get("phase", "Pending") not in _OVER and not ended
+
+
+def last_words(pod: Object) -> str:
+    """Return the last line that a process which failed has said, by its node; "" if none did."""
+    end = _ours(pod.get("status") or {}).get("terminated") or {}
+    lines = str(end.get("message") or "").strip().splitlines()
+    return plain(lines[-1], _MOST) if end.get("exitCode") and lines else ""
 
 
 def lingers(pod: Object) -> bool:

@@ -270,6 +270,8 @@ def _container(settings: JobSettings, component: str) -> dict[str, Any]:
     }
     if component == "master":
         container["args"] = ["--job-dir", JOB_DIR, "--settings", SETTINGS_DIR]
+        # what it said last, for whoever tells of its end (observe.last_words)
+        container["terminationMessagePolicy"] = "FallbackToLogsOnError"
         ports.append({"name": "grpc", "containerPort": GRPC_PORT})
     container["ports"] = ports
     return container

@@ -38,7 +38,8 @@ def status_of(
         return {**idle(status), **ended}
     live = alive(masters)
     if is_suspended(top):
-        state, message = "suspending" if live else "suspended", f"`edl resume {name}` goes on"
+        state = "suspending" if live else "suspended"
+        message = f"`edl resume {name}{names.option(top['metadata'])}` goes on"
         if edljob.is_queued(top):
             state, message = "suspending" if live else "queued", queued.said(top)[1]
         if "report" in status:
@@ -74,13 +75,18 @@ def waits_for(top: Object, masters: Sequence[Object], refused: str = "") -> str:
             return f"the master {state.why}" if state.why else "the master's pod is being started"
         if isinstance(state, observe.Ended):
             how = state.why or f"with exit code {state.code}"
+            if words := observe.last_words(pod):
+                how += f": {words}"
             return f"the master's pod ended ({how}); another one comes"
     for each in (top.get("status") or {}).get("conditions") or []:
         if each.get("type") == "Accepted" and each.get("status") == "False":
             return str(each.get("message") or each.get("reason"))
     said = top.get("status") or {}
     if top["kind"] == names.KIND and not said:
-        return "no controller has looked at it yet; `edl doctor` tells whether one runs for it"
+        return (
+            "no controller has looked at it yet; "
+            f"`edl doctor{names.option(top['metadata'])}` tells whether one runs for it"
+        )
     return str(said.get("message") or refused or "the master has no pod yet")
 
 

@@ -11,6 +11,7 @@ from edl.k8s.observe import (
     Waiting,
     deletion,
     is_checking,
+    last_words,
     lingers,
     observe,
     takes_room,
@@ -208,3 +209,13 @@ def test_a_pod_lingers_whose_other_containers_run_on():
 
     assert ["lingers"] == [name for name, each in found.items() if lingers(each)]
     assert ["runs", "lingers"] == [name for name, each in found.items() if takes_room(each)]
+
+
+def test_the_last_line_of_what_failed_is_told_without_escapes():
+    said = "starts\n\x1b[31medl: error: pods is forbidden\x1b[0m\n\n"
+
+    assert last_words(pod("Failed", state=ended(1, message=said))) == (
+        "[31medl: error: pods is forbidden [0m"
+    )
+    assert last_words(pod("Failed", state=ended(0, message=said))) == ""
+    assert last_words(pod("Failed", state=ended(1))) == last_words(pod("Running")) == ""
