@@ -117,7 +117,11 @@ class _Decision:
         wanted = self._wanted()
         if not self._left_by_others():
             self._act(wanted)
-            if self._is_kept_no_more() and not self._memory.refused:
+            runs = any(map(job_status.lives, self._pods))
+            kept_s = None if runs else ends.kept_s(self._job, self._time)
+            if kept_s is not None and kept_s > 0:
+                self._until_s = kept_s
+            elif kept_s is not None and not self._memory.refused:
                 gone = Action("delete", names.KIND, self._name, uid=self._about["uid"])
                 return Plan([gone], self._memory, None)
             self._give_files()
@@ -191,17 +195,6 @@ class _Decision:
             return True
         self._until_s = until_s
         return False
-
-    def _was_late(self) -> bool:
-        return self._lapsed or bool(self._stop) or ends.is_stopped(self._config)
-
-    def _is_kept_no_more(self) -> bool:
-        """Tell whether the job has been over for as long as it was to be kept."""
-        left_s = ends.kept_s(self._job, self._time)
-        if left_s is None or any(map(job_status.lives, self._pods)):
-            return False
-        self._until_s = left_s
-        return left_s <= 0
 
     def _give_files(self) -> None:
         """Make the pod that gives out files of the job, if somebody wants some."""
@@ -338,18 +331,8 @@ class _Decision:
         return was.get("Suspended") == "True" and not any(map(job_status.lives, self._pods))
 
     def _create(self, body: Object) -> None:
-        body["metadata"]["ownerReferences"] = [self._owner()]
+        body["metadata"]["ownerReferences"] = [_owner(self._about)]
         self._actions.append(Action("create", body["kind"], body["metadata"]["name"], body))
-
-    def _owner(self) -> Object:
-        return {
-            "apiVersion": f"{names.GROUP}/{names.VERSION}",
-            "kind": names.KIND,
-            "name": self._name,
-            "uid": self._about["uid"],
-            "controller": True,
-            "blockOwnerDeletion": False,
-        }
 
     def _keep_config(self, wanted: Wanted | None, whole: bool) -> None:
         """Keep the job's ConfigMap as the spec wants it.
@@ -415,7 +398,7 @@ class _Decision:
         number = self._masters if self._memory.unmade is None else self._memory.unmade
         self._masters = max(self._masters, number + 1)
         name = names.object_name(self._name, "master", str(number))
-        body = masters.pod(name, number, template, asked, self._owner())
+        body = masters.pod(name, number, template, asked, _owner(self._about))
         self._after.append(Action("create", "Pod", name, body))
         self._memory = dataclasses.replace(
             self._memory,
@@ -432,6 +415,7 @@ class _Decision:
         refused = self._memory.refused
         if refused and self._problem is None:
             self._problem = Problem("Refused", refused, fatal=False)
+        is_late = self._lapsed or self._stop or ends.is_stopped(self._config)
         made = job_status.status(
             Situation(
                 job=self._job,
@@ -442,7 +426,7 @@ class _Decision:
                 begun=self._config is not None and not (self._memory.unpulled and not self._told),
                 problem=self._problem,
                 note=self._note,
-                late=ends.words(self._spec) if self._was_late() else "",
+                late=ends.words(self._spec) if is_late else "",
                 lapsed=self._lapsed,
             ),
             self._time,
@@ -487,6 +471,18 @@ class _Decision:
         about = (names.KIND, self._name, self._about.get("namespace", ""), self._about["uid"])
         event = objects.event(about, reason, message, well, self._time)
         self._actions.append(Action("create", "Event", event["metadata"]["name"], event))
+
+
+def _owner(about: Object) -> Object:
+    """Return the reference to an EdlJob, of this metadata, by what is its own."""
+    return {
+        "apiVersion": f"{names.GROUP}/{names.VERSION}",
+        "kind": names.KIND,
+        "name": about["name"],
+        "uid": about["uid"],
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
 
 
 def _running(status: Object) -> Object:

@@ -64,8 +64,8 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         "tried",
         {"worker": {"replicas": 2, "low": {"nodeSelector": {"a": "b"}}}},
         (
-            "spec.worker.low is of the workers that are edl-low: say in spec.worker.highFraction how "
-            "many are not."
+            "spec.worker.low is of the workers that are edl-low: say in spec.worker.highFraction "
+            "how many are not."
         ),
     ),
     (
