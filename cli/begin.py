@@ -17,6 +17,7 @@ import click
 from ..common import paths
 from ..common.errors import UsageError
 from ..common.listen import own_host
+from ..common.outside import check_alone
 from ..common.resolve import resolve
 from ..common.settings import JobSettings
 from .checkpoint import values_from
@@ -120,6 +121,7 @@ def begin_here(
 
     own_host()  # where it has none, nothing is begun that could only wait
     if before is not None:
+        check_alone(settings, "--{}".format)
         _check_data(before.folder, settings)
         return go_on(before)
 

@@ -12,11 +12,10 @@ import importlib.util
 import json
 import os
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import paths, storage
+from . import claims, paths, storage
 from .contradictions import Say
 from .errors import CheckpointError, UsageError
 from .extras import install
@@ -57,7 +56,7 @@ def check_outside(settings: JobSettings, say: Say) -> None:
             f"{say('job_name')}: the checkpoint {settings.resume} lies in the folder of a job of "
             "that name, which the new one would replace: choose another name, or give none."
         )
-    _check_alone(settings, say)
+    check_alone(settings, say)
     _check_unused(settings, say)
     if settings.checkpoint_dir_for_init:
         _check_checkpoint(settings.checkpoint_dir_for_init, say("checkpoint_dir_for_init"))
@@ -78,30 +77,10 @@ def written(job_folder: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read: {error}.") from error
 
 
-def _check_alone(settings: JobSettings, say: Say) -> None:
-    """Refuse a folder to which a running job of this machine writes. Raises UsageError.
-
-    Each of the two would remove what the other has written.
-    """
-    own = paths.job_folder(settings.job_name)
-    ours = _written_to(dataclasses.asdict(settings))
-    for folder in paths.running_jobs() if any(ours.values()) else ():
-        theirs = _written_to(written(folder))
-        theirs["checkpoint_dir"] = theirs["checkpoint_dir"] or str(folder / "checkpoints")
-        for name, path in ours.items():
-            there = theirs[name]
-            if folder != own and path and there and Place(there) == Place(path):
-                raise UsageError(
-                    f"{say(name)}: the job {folder.name!r}, which is running, writes to {path}: "
-                    f"name another folder, or end it (`edl stop {folder.name}`)."
-                )
-
-
-def _written_to(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the folders that a job with these settings writes to, by the names of the settings."""
-    train_only = ("checkpoint_dir", "delta_dir") if settings.get("command") == "train" else ()
-    found = {"checkpoint_dir": "", "delta_dir": "", "output": str(settings.get("output") or "")}
-    return found | {name: str(settings.get(name) or "") for name in train_only}
+def check_alone(settings: JobSettings, say: Say) -> None:
+    """Refuse a folder to which another job writes. Raises UsageError."""
+    places = claims.folders(dataclasses.asdict(settings))
+    claims.check_alone(places, paths.job_folder(settings.job_name), say)
 
 
 def _check_unused(settings: JobSettings, say: Say) -> None:

@@ -23,7 +23,9 @@ from .errors import UsageError
 from .foreign import read_plain
 
 HOME_VARIABLE = "EDL_HOME"
+LOCK = "lock"  # which is held as long as the job runs
 JOURNAL = "journal.sqlite"  # the master's books, in the job's folder
+CHECKPOINTS = "checkpoints"  # in the job's folder, where no --checkpoint_dir is given
 DESCRIBING = "describing"  # what the check of the definition does now, in words
 COUNTING = "opening the data and counting its records"  # such words
 STARTING = "starting"  # what a job that does not serve yet waits for, and how long by now
@@ -128,7 +130,7 @@ def told_at(folder: Path) -> float:
 def is_locked(folder: Path) -> bool:
     """Return whether a job runs (or starts) in this folder."""
     try:
-        descriptor = os.open(folder / "lock", os.O_RDONLY)
+        descriptor = os.open(folder / LOCK, os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -185,7 +187,7 @@ def running_jobs() -> list[Path]:
 
 def wait_until_unlocked(folder: Path) -> None:
     """Wait until no job runs in this folder any more."""
-    with open(folder / "lock") as file:
+    with open(folder / LOCK) as file:
         fcntl.flock(file, fcntl.LOCK_SH)
 
 
@@ -241,7 +243,7 @@ def lock(folder: Path) -> int:
 
     Raises BlockingIOError where another has the lock.
     """
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import launched, paths, storage
+from . import claims, launched, paths, storage
 from .contradictions import (
     Say,
     check_cluster,
@@ -30,7 +30,6 @@ from .errors import CheckpointError, UsageError
 from .knobs import Knob
 from .locations import DATA, absolute, is_file, is_local, parts
 from .outside import check_outside, written
-from .places import Place
 from .settings import JobSettings, knobs, spellings
 from .values import bounds, convert
 
@@ -152,10 +151,16 @@ def _resumed(given: dict[str, Any], say: Say) -> dict[str, Any]:
     rows = {knob.name for knob in knobs()} - {"checkpoint_dir_for_init", "allow_changed_data"}
     kept = {name: value for name, value in before.items() if name in rows}
     folder = directory.parent
-    if writer := _writer(folder) or (folder.name == "best" and _writer(folder.parent)):
+    try:
+        writer = claims.running(folder)
+        if writer is None and folder.name == "best":
+            writer = claims.running(folder.parent)
+    except OSError as error:
+        raise UsageError(f"{said}: {error}.") from error
+    if writer is not None:
         raise UsageError(
-            f"{said}: the job {writer!r}, which writes to {folder}, is still running: "
-            f"end it (`edl stop {writer}`) before its work is gone on with."
+            f"{said}: the job {writer.job!r}, which writes to {folder}, is still running: "
+            f"end it ({writer.how_to_end}) before its work is gone on with."
         )
     kept["job_name"] = _next_name(kept["job_name"])
     kept["run"] = _free_run(str(before.get("run") or ""))
@@ -202,17 +207,9 @@ def newest_checkpoint(path: str, said: str, *, checksums: bool = True) -> storag
         ) from error
 
 
-def _writer(checkpoint_dir: Place) -> str:
-    """Return the job that runs and writes its checkpoints there, if one does."""
-    for folder in paths.running_jobs():
-        if Place(checkpoint_dir_of(folder)) == checkpoint_dir:
-            return folder.name
-    return ""
-
-
 def checkpoint_dir_of(job_folder: Path) -> str:
     """Return where the job in a folder writes its checkpoints. Raises UsageError."""
-    return str(written(job_folder).get("checkpoint_dir") or job_folder / "checkpoints")
+    return str(written(job_folder).get("checkpoint_dir") or job_folder / paths.CHECKPOINTS)
 
 
 def _next_name(name: str) -> str:

@@ -56,10 +56,18 @@ class _Failure:
     kills: bool = False
 
 
-def wait_until_serving(job: LocalJob, child: subprocess.Popen[bytes]) -> None:
-    """Return once the master serves (for --detach). Raises where it ends before."""
-    deadline = time.monotonic() + START_DEADLINE_S
+def wait_until_serving(
+    job: LocalJob, child: subprocess.Popen[bytes], say: Callable[[str], object] = lambda _: None
+) -> None:
+    """Return once the master serves (for --detach). Raises where it ends before.
+
+    `say` hears what it waits for, where that takes long.
+    """
+    deadline, said = time.monotonic() + START_DEADLINE_S, ""
     while job.address() is None:
+        if (waits := paths.waited_for(job.folder)) not in ("", said):
+            said = waits
+            say(f"still starting: {waits}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             raise died(job, child.wait(_LOOK_S))
         if time.monotonic() > deadline:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..common import paths
+from ..common.claims import check_alone
 from ..common.errors import UsageError
 from ..common.launched import parse_nodes, time_of
 from ..common.locations import absolute, is_local
@@ -68,6 +69,8 @@ def launch(flags: Flags, say: Callable[[str], None]) -> int:
         Place(folder)  # of a kind that can be opened here
     elif flags.checkpoint_dir and (why := paths.why_unwritable(folder)):
         raise UsageError(f"--checkpoint_dir: {why}: choose another folder.")
+    if flags.checkpoint_dir:
+        check_alone({"checkpoint_dir": folder}, paths.job_folder(name), "--{}".format)
     settings = LaunchSettings(
         job_name=name,
         min_nodes=least,

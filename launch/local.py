@@ -36,7 +36,7 @@ def launch(settings: LaunchSettings, say: Callable[[str], None]) -> int:
     """Run the job, show it to its end, and return the exit code."""
     job, child = start(settings, _COMMAND, _identity())
     try:
-        wait_until_serving(job, child)
+        wait_until_serving(job, child, say)
     except KeyboardInterrupt:
         local.kill(job, child)
         job.give_up(INTERRUPTED, "interrupted")

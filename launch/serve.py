@@ -24,7 +24,10 @@ from ..common import log as logs
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, JobError
 from ..common.files import no_room
+from ..common.identity import job_id
+from ..common.locations import is_local
 from ..durable.journal import Journal
+from ..jobs.claims import Claims
 from ..proto import master_pb2_grpc, rendezvous_pb2_grpc
 from ..runtime.base import OnReport, Runtime
 from ..runtime.local import LocalRuntime
@@ -101,6 +104,26 @@ def serve(job_dir: Path, stop: str = "") -> int:
 
 def run(settings: LaunchSettings, job_dir: Path, home: Home, number: int, stop: str = "") -> int:
     """Coordinate a job to its end, and return its exit code. `number`: of agents at first."""
+    name, token = settings.job_name, rpc.job_token()
+    owner = f"{name}-{job_id(token)}"
+    claims = Claims.of_job(_places(settings, job_dir), name, job_dir, owner, token)
+    try:
+        claims.take(job_dir, has_begun=(job_dir / JOURNAL).exists())
+        return _run(settings, job_dir, home, number, claims, stop)
+    finally:
+        claims.close()
+
+
+def _places(settings: LaunchSettings, job_dir: Path) -> dict[str, str]:
+    """Return the folder of the states, where that is not in the job's own."""
+    folder = settings.checkpoint_dir
+    own = is_local(folder) and Path(folder).is_relative_to(job_dir.absolute())
+    return {} if own else {"checkpoint_dir": folder}
+
+
+def _run(
+    settings: LaunchSettings, job_dir: Path, home: Home, number: int, claims: Claims, stop: str
+) -> int:
     journal = Journal(job_dir / JOURNAL, FORMAT)
     coordinator = Coordinator(settings, journal, MonotonicClock())
     server = _listen(coordinator, settings.port, job_dir)
@@ -110,6 +133,7 @@ def run(settings: LaunchSettings, job_dir: Path, home: Home, number: int, stop: 
     make_runtime = functools.partial(_runtime, home, server.address)
     coordinator.keep(Fleet(home.crew, make_runtime), number)
     home.serve(coordinator)
+    claims.hear(lambda name, why: coordinator.stop(f"--{name}: {why}"))
     if stop:
         coordinator.stop(stop)
     try:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..common import storage
 from ..common.errors import EdlError, Unreachable
+from ..common.paths import CHECKPOINTS
 from ..common.places import Place
 from ..durable.loop import Script
 from .books.saved import books_of
@@ -24,6 +25,7 @@ from .evaluation import Evaluation
 from .groups.group import Group
 from .groups.servers import Cut, Snapshot
 from .judge import Judge, Judges
+from .owning import KEY
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class Checkpoints:
 
     @cached_property
     def folder(self) -> Place:
-        return Place(self._settings.checkpoint_dir or self._core.job_dir / "checkpoints")
+        return Place(self._settings.checkpoint_dir or self._core.job_dir / CHECKPOINTS)
 
     @property
     def keeps_last(self) -> bool:
@@ -116,6 +118,7 @@ class Checkpoints:
 
     def _keep(self, left: Cut, books: dict[str, Any]) -> Place:
         """Write the checkpoint, and return where it is. Runs in the background."""
+        self._core.claims.hold(self.folder)
         directory = storage.free_directory(self.folder, left.version)
         directory.make()
         snapshot = self._group.cuts.kept(left, directory)
@@ -125,6 +128,7 @@ class Checkpoints:
 
     def _write(self, folder: Place, cut: Cut, books: dict[str, Any]) -> Place:
         """Write a cut into a new folder, and return that. Runs in the background."""
+        self._core.claims.hold(self.folder)
         directory = storage.free_directory(folder, cut.version)
         directory.make()
         snapshot = self._group.cuts.snapshot(cut.name, directory)
@@ -144,9 +148,10 @@ class Checkpoints:
         self, directory: Place, version: int, snapshot: Snapshot, books: dict[str, Any]
     ) -> None:
         settings = dataclasses.asdict(self._core.settings)  # of now: its servers may change
-        more = {"settings": settings}
+        more = {"settings": settings, KEY: self._core.owner}
         if self._judges:
             more["judged"] = self._judges.memory()
+        self._core.claims.hold(self.folder)
         snapshot.write_manifest(directory, version, {**books, **more})
 
     def _saved(self, directory: Place) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import shlex
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +25,7 @@ from ..common.settings import JobSettings
 from ..durable.journal import Journal
 from ..durable.loop import Loop, Script
 from ..durable.schema import Json
+from ..jobs.claims import Claims
 from .books.decisions import Durable, Lease, LeaseSome, Prove, written
 from .books.queue_view import QueueView
 from .books.task import Task
@@ -32,6 +34,7 @@ from .evaluation import Evaluations
 from .lessons import Lessons
 from .machines import Machines
 from .membership import Membership
+from .owning import remembered
 from .recorder import Recorder
 from .replicas import Replicas, ServersWanted
 from .status import Status
@@ -57,6 +60,7 @@ class Core:
         journal: Journal,
         clock: Clock,
         memory: Callable[[], dict[str, Any]],
+        claims: Claims | None = None,
     ) -> None:
         self.settings = settings
         self.job_dir = job_dir
@@ -80,11 +84,18 @@ class Core:
         self.changing: ServersWanted | None = None  # a change of the servers that is under way
         self.machines = Machines(clock.now(), own_machine())
         self.version = 0  # of the parameters, as the servers' heartbeats tell it
+        self.claims = claims or Claims()
+        self.owner = ""  # this job's name as the owner of folders; known once the job begins
         self._memory = memory
         self._answers: list[tuple[Future[Any], Any]] = []
         self._saved = ""
         self._unsaved = False
         self.saves = 0  # changes with whatever a successor must know beside the queue
+
+    def know_owner(self) -> None:
+        """Have `owner` be what the journal says, and all later masters of the job the same one."""
+        name = self.settings.job_name
+        self.owner = remembered(self.journal, lambda: f"{name}-{secrets.token_hex(4)}")
 
     def decide(self, decision: Decision[Answer]) -> Answer:
         """Make a decision about tasks, which nobody is told of before it is on disk (`commit`)."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import secrets
 from dataclasses import dataclass
 from typing import Any
 
 from ..common import deltas, faults, storage
+from ..common.claims import Taken
 from ..common.deltas import About, Name
 from ..common.errors import CheckpointError, EdlError
 from ..common.places import Place
@@ -32,7 +32,6 @@ from .groups.servers import Cut
 
 log = logging.getLogger(__name__)
 
-_NAME = "deltas"  # of the named state in the journal: who writes them
 _MOST_DELTAS = 64  # a reader who begins applies as many to a base
 _MOST_PART = 0.5  # of the base's bytes
 _LAST_PATIENCE_S = 30.0  # with a folder that fails at the end: readers would stay behind
@@ -53,6 +52,7 @@ class _Last:
     base_nbytes: int = 0
     delta_nbytes: int = 0
     deltas: int = 0
+    other: str = ""  # the job that has left the newest, where it is another
 
     @property
     def wants_base(self) -> bool:
@@ -107,10 +107,12 @@ class Deltas:
             while True:
                 version = self._group.version
                 try:
-                    yield from self._write_now(self._job())
+                    yield from self._write_now(self._core.owner)
                     return
                 except _AnotherCut:
                     continue
+                except Taken:
+                    return  # which is told by whoever holds the claim
                 except (OSError, EdlError) as error:
                     self._last = None  # a manifest may be there all the same
                     if version != self._group.version and not self._core.ended:
@@ -146,14 +148,6 @@ class Deltas:
         finally:
             self._loop.background(lambda: self._cuts.unpin(cut.name))
 
-    def _job(self) -> str:
-        """Return a name that no other job has, the same for all masters of this one."""
-        known = self._core.journal.get(_NAME)
-        if known is None:
-            known = {"job": f"{self._core.settings.job_name}-{secrets.token_hex(4)}"}
-            self._core.journal.put(_NAME, known)
-        return str(known["job"])
-
     # -- In the background
 
     def _write(self, job: str, cut: Cut, books: dict[str, Any]) -> str:
@@ -186,7 +180,7 @@ class Deltas:
         last.number, last.cut, last.base_nbytes = about.number, cut.name, nbytes
         last.deltas = last.delta_nbytes = 0
         _prune(root, job)
-        return f"a base of {nbytes:,} bytes is written to {root}, then deltas" if first else ""
+        return _told_first(root, last, about, nbytes) if first else ""
 
     def _write_one(
         self,
@@ -203,15 +197,29 @@ class Deltas:
         `let_go`: nothing else is read of this cut. None: the servers do not know the cut before.
         """
         place = root / str(name)
+        self._core.claims.hold(root)
         written = self._cuts.values(cut.name, place, about.since, let_go=let_go)
         if written is None:
             return None
         snapshot, rows = written
         faults.point("master.delta", number=about.number, base=not about.since)
         about = dataclasses.replace(about, rows=rows)
+        self._core.claims.hold(root)
         snapshot.write_manifest(place, cut.version, {**about.as_books(), **(books or {})})
         faults.point("master.delta_written", number=about.number, base=not about.since)
         return sum(record.nbytes for record in snapshot.files)
+
+
+def _told_first(root: Place, last: _Last, about: About, nbytes: int) -> str:
+    """Return what to tell of the first base of a job in a folder."""
+    told = f"a base of {nbytes:,} bytes is written to {root}, then deltas"
+    if not last.other:
+        return told
+    return (
+        f"{told}; the job {last.other} has left cuts there, which stay, and those of this one, "
+        f"{about.job}, begin at {about.number}: whoever follows {last.other} does not go on with "
+        "them before it is started anew"
+    )
 
 
 def records_at(plan: Plan, books: dict[str, Any]) -> int:
@@ -233,6 +241,8 @@ def _find(root: Place, job: str) -> _Last:
         except CheckpointError:
             continue  # half a one, of a master that was killed
         if about.job != job:
+            if not last.cut:
+                last.other = about.job
             break
         if not last.cut:
             last.number, last.cut = about.number, about.cut

@@ -26,6 +26,7 @@ from ..common.listen import own_machine
 from ..common.process import is_starved
 from ..common.settings import JobSettings
 from ..durable.schema import Json, dump_all, load
+from ..jobs.claims import Claims
 from ..runtime.base import OnReport, Replica, Report, Runtime
 from .asking import Asking
 from .books.decisions import Forgive, Lost
@@ -70,10 +71,12 @@ class Master:
         clock: Clock,
         identity: Identity,
         watch: Callable[[dict[str, Json]], None] = lambda _: None,
+        claims: Claims | None = None,
     ) -> None:
         """Put the parts together.
 
         `connect` gives the servers at these addresses. `watch` is shown the status now and then.
+        `claims`: to the folders that the job writes to.
         """
         core = self.core = Core(
             settings=settings,
@@ -82,6 +85,7 @@ class Master:
             journal=books.journal,
             clock=clock,
             memory=self._memory,
+            claims=claims,
         )
         self.queue, self.loop, self.status = core.queue, core.loop, core.status
         self.members, self.replicas = core.members, core.replicas
@@ -219,6 +223,10 @@ class Master:
 
     def _begin(self) -> None:
         self.core.save()
+        self.core.know_owner()
+        for note in self.core.claims.notes:
+            self.core.tell(note)
+        self.core.claims.hear(self._lost_folder)
         if self._resumed:
             self._processes.adopt()
             faults.point("master.recover")
@@ -234,6 +242,18 @@ class Master:
         if not self.core.ended:
             self.loop.spawn(self.course.run())
         self._shutdown.go_on()
+
+    def _lost_folder(self, name: str, why: str) -> None:
+        """Write there no more: another job does. Without its deltas a job trains on."""
+
+        def lost() -> None:
+            self._must_be_newest()  # of the same job, that is
+            if name == "delta_dir":
+                self.core.tell(f"--{name}: {why}; training goes on")
+            else:
+                self.core.fail(f"--{name}: {why}; {self.core.how_to_go_on()}")
+
+        self.loop.post(lost)
 
     def _dismiss(self) -> None:
         """Answer all who wait; where there is another master, that one shall."""

@@ -9,6 +9,7 @@ last status.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import json
@@ -21,6 +22,7 @@ from typing import Any
 
 from ..common import finite, paths, rpc, storage
 from ..common import log as logs
+from ..common.claims import folders
 from ..common.clock import MonotonicClock
 from ..common.errors import EdlError, Fenced
 from ..common.files import no_room
@@ -32,10 +34,11 @@ from ..common.reflection import reflect
 from ..common.settings import JobSettings
 from ..durable.schema import Json
 from ..jobs import notes
+from ..jobs.claims import Claims
 from ..jobs.history import History
 from ..proto import master_pb2, master_pb2_grpc, registry_pb2, registry_pb2_grpc
 from ..runtime.nursery import Nursery
-from . import opening
+from . import opening, owning
 from .core import EXIT_FAILED, MEMORY
 from .describe import describe
 from .groups.servers import RemoteServers
@@ -130,24 +133,39 @@ def run(
     `make_home` gives the place where the master lives, whose nursery this is, where there is one.
     """
     # Now, since counting the records may take minutes.
-    job_identity(rpc.job_token()).encrypts(own_host())
+    token = rpc.job_token()
+    job_identity(token).encrypts(own_host())
     health = rpc.serve_health()
     if checked is None and nursery is None:
         nursery = Nursery.of_job(settings, job_dir)
     home = make_home(nursery)
+    claims = Claims()
     try:
         books = opening.resume(settings, job_dir)
+        owner = _owner(settings, token, books)
+        places = folders(dataclasses.asdict(settings))
+        claims = Claims.of_job(places, settings.job_name, job_dir, owner, token)
+        claims.take(job_dir, has_begun=books is not None)
         if books is None:
             described, code = _describe(settings, job_dir, nursery, checked)
             if described is None:
                 return code
             books = opening.begin(settings, job_dir, described)
-        return _run(settings, job_dir, books, home, after, stop)
+            owning.remembered(books.journal, lambda: owner)
+        return _run(settings, job_dir, books, home, claims, after, stop)
     finally:
+        claims.close()
         if nursery is not None:
             nursery.close()
         if health is not None:
             health.stop(0)
+
+
+def _owner(settings: JobSettings, token: str, books: opening.Books | None) -> str:
+    """Return the job's name as the owner of folders, which the journal has once there is one."""
+    if books is None:
+        return owning.named(settings, token)
+    return owning.remembered(books.journal, lambda: owning.named(settings, token))
 
 
 def _describe(
@@ -169,7 +187,13 @@ def _describe(
 
 
 def _run(
-    settings: JobSettings, job_dir: Path, books: opening.Books, home: Home, after: str, stop: str
+    settings: JobSettings,
+    job_dir: Path,
+    books: opening.Books,
+    home: Home,
+    claims: Claims,
+    after: str,
+    stop: str,
 ) -> int:
     journal = books.journal
     tensorboard = settings.output and settings.tensorboard and "tensorboard" not in settings.loggers
@@ -192,6 +216,7 @@ def _run(
         clock=MonotonicClock(),
         identity=identity,
         watch=show,
+        claims=claims,
     )
     master.status.hear = history.event
     _go_on(master, job_dir, books, after)

@@ -26,7 +26,7 @@ import numpy as np
 
 from ..common import faults, listen, rpc, storage
 from ..common.errors import CheckpointError, Unreachable
-from ..common.identity import Identity
+from ..common.identity import Identity, job_id
 from ..common.reflection import reflect
 from ..common.settings import JobSettings
 from ..master.client import MasterClient
@@ -41,7 +41,7 @@ from .books.store import Store
 from .books.trace import ShardTrace
 from .servicer import ParameterServerServicer
 from .snapshots import cut as snapshot
-from .snapshots.chain import Folder, job_id
+from .snapshots.chain import Folder
 from .snapshots.changes import Changes
 from .snapshots.recorder import Coverage, Recorder, Snapshots
 from .snapshots.recovery import Restored, restore

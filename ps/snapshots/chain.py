@@ -80,11 +80,6 @@ class Link:
         return sum(file.nbytes for file in self.files)
 
 
-def job_id(token: str) -> str:
-    """Return the name of the folder of a job's snapshots."""
-    return hashlib.sha256(token.encode()).hexdigest()[:12]
-
-
 class Folder:
     """The folder of a shard. Raises OSError where it fails."""
 

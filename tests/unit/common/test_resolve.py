@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tools.stores import world
 
-from edl.common import paths, storage
+from edl.common import claims, paths, storage
 from edl.common.errors import UsageError
 from edl.common.places import Place
 from edl.common.resolve import resolve
@@ -406,15 +406,27 @@ def test_what_cannot_be_gone_on_with_is_told(
         resolve("train", {"resume": str(resumable), **values})
 
 
+def claim(folder: Path, *places: str) -> None:
+    """Have the job in a folder claim these, as its master does."""
+    me = claims.Holder.of_job(f"{folder.name}-1", folder.name, folder.name, folder)
+    for place in places:
+        claims.Claim(Place(place), me).take()
+
+
 @pytest.fixture
 def runs() -> Iterator[Callable[..., Path]]:
     """Return runs(settings) -> the folder of the job `first`, which has these and is running."""
     locks = []
 
-    def run(**told: str) -> Path:
-        folder, lock = paths.claim("first")
+    def run(home: str = "", **told: str) -> Path:
+        before = os.environ["EDL_HOME"]
+        os.environ["EDL_HOME"] = home or before
+        try:
+            folder, lock = paths.claim("first")
+        finally:
+            os.environ["EDL_HOME"] = before
         locks.append(lock)
-        (folder / "settings.json").write_text(json.dumps(told))
+        claim(folder, *claims.folders(told).values())
         return folder
 
     yield run
@@ -441,6 +453,24 @@ def test_a_folder_to_which_a_running_job_writes_is_refused(
     with pytest.raises(UsageError, match=f"--{name}: the job 'first', which is running, writes"):
         train(data, **{name: f"{there}/"})
     train(data, **{name: str(tmp_path / "elsewhere")})
+
+
+def test_a_job_of_another_home_on_this_machine_has_its_folders_too(
+    data: str, tmp_path: Path, runs: Callable[..., Path]
+) -> None:
+    """Broken once: only the running jobs of one EDL_HOME were looked at."""
+    runs(f"{tmp_path}/other", command="train", delta_dir=f"{tmp_path}/there")
+
+    with pytest.raises(UsageError, match=f"end it \\(`EDL_HOME={tmp_path}/other edl stop first`"):
+        train(data, delta_dir=f"{tmp_path}/there")
+
+
+def test_a_folder_of_a_job_that_was_killed_is_free(data: str, tmp_path: Path) -> None:
+    folder, lock = paths.claim("first")
+    claim(folder, f"{tmp_path}/there")
+    os.close(lock)
+
+    assert train(data, delta_dir=f"{tmp_path}/there").delta_dir == f"{tmp_path}/there"
 
 
 def test_the_checkpoints_in_a_running_jobs_folder_are_its_own(
@@ -475,7 +505,7 @@ def test_damaged_checkpoint_is_named(resumable: Path) -> None:
 
 def test_job_that_still_writes_there_is_to_be_ended_first(resumable: Path) -> None:
     folder, lock = paths.claim("demo")
-    (folder / "settings.json").write_text(json.dumps({"checkpoint_dir": str(resumable.parent)}))
+    claim(folder, str(resumable.parent))
 
     with pytest.raises(UsageError, match="'demo', which writes to .* is still running: end it"):
         resolve("train", {"resume": str(resumable)})

@@ -10,8 +10,10 @@ from tools.own import free_port
 from tools.turns import in_turn
 
 from edl.cli import main as cli
+from edl.common import claims, paths
 from edl.common.errors import UsageError
 from edl.common.launched import parse_nodes
+from edl.common.places import Place
 from edl.launch import load, script
 from edl.launch.reach import host_towards
 from edl.launch.settings import LaunchSettings
@@ -150,3 +152,18 @@ def test_the_example_of_the_documentation_trains_and_saves(tmp_path, monkeypatch
     assert done.stdout.startswith("rank 0 of 1: loss ")
     monkeypatch.setenv("EDL_CHECKPOINT_PATH", str(tmp_path / "state"))
     assert {"epoch": 2, "world_size": 1} == load().progress
+
+
+def test_the_folder_of_states_of_a_running_job_is_refused(tmp_path, capsys):
+    """Broken once: two launched jobs in one --checkpoint_dir went on with each other's states."""
+    states, script = tmp_path / "states", tmp_path / "x.py"
+    script.touch()
+    folder, lock = paths.claim("first")
+    me = claims.Holder.of_job("first-1", "first", "first", folder)
+    claims.Claim(Place(states), me).take()
+
+    assert 2 == cli.run(["launch", "--checkpoint_dir", str(states), str(script)])
+
+    os.close(lock)
+    said = f"--checkpoint_dir: the job 'first', which is running, writes to {states}: name another"
+    assert said in capsys.readouterr().err

@@ -262,6 +262,7 @@ class FakeJob:
         books = settings.pop(
             "books", None
         )  # of a checkpoint, that the servers do not answer about yet
+        self.claims = settings.pop("claims", None)
         defaults = {
             "num_workers": 1,
             "num_ps": 2,
@@ -313,6 +314,7 @@ class FakeJob:
             connect=lambda addresses: self.servers,
             clock=MonotonicClock(),
             identity=IDENTITY,
+            claims=self.claims,
         )
 
     def restart(self, failed: str | None = None) -> None:

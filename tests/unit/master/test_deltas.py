@@ -11,6 +11,7 @@ from edl.common import deltas, storage
 from edl.common.errors import CheckpointError
 from edl.common.places import Place
 from edl.common.settings import JobSettings
+from edl.durable.journal import Journal
 from edl.master import deltas as module
 from edl.master.books.plan import plan_of
 from edl.master.books.saved import books_of
@@ -199,6 +200,17 @@ def test_in_a_folder_of_another_job_numbers_go_on_and_a_base_begins(begin, tmp_p
     assert "other" == first.job
     assert (8, None) == name
     assert "other" != about.job
+    told = [event["text"] for event in story.job.until(lambda _: True)["events"]]
+    assert [text for text in told if "the job other has left cuts there, which stay" in text]
+
+
+def test_a_journal_of_before_keeps_the_name_that_its_deltas_have(begin, tmp_path):
+    journal = Journal(tmp_path / "journal.sqlite")
+    journal.put("deltas", {"job": "of-before"})
+    journal.close()
+    story = begin()
+
+    assert "of-before" == story.cut()[1].job
 
 
 def test_half_a_delta_of_a_master_that_was_killed_is_passed_over(begin, monkeypatch):

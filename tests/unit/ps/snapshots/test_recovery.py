@@ -19,6 +19,7 @@ from tools.turns import examples, in_turn
 
 from edl.common import files
 from edl.common.errors import CheckpointError, EdlError, UsageError
+from edl.common.identity import job_id
 from edl.common.pieces import decode
 from edl.nn import optimizers
 from edl.nn.model_spec import DenseSpec, ModelSpec, TableSpec
@@ -31,7 +32,7 @@ from edl.ps.books.store import Store
 from edl.ps.snapshots import cut as snapshot
 from edl.ps.snapshots import recorder as recorder_module
 from edl.ps.snapshots import recovery
-from edl.ps.snapshots.chain import Folder, Parent, job_id, link_name
+from edl.ps.snapshots.chain import Folder, Parent, link_name
 from edl.ps.snapshots.recorder import Coverage, Recorder, Snapshots
 from edl.ps.snapshots.recovery import restore
 
