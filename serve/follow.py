@@ -2,9 +2,11 @@
 
 `Pursuit` is pure: told what names a folder has, it asks for what leads on and keeps the newest
 generation. What cannot be read is passed over for a while, and told; where nothing leads on from
-here, it goes on from a base. It never goes back, but to another job's that has begun anew in the
-folder. `Follower` is the thread that looks into the folder, every so often, for stores tell nobody
-of what comes.
+here, it goes on from a base. It never goes back, and it stays with the job that it has followed
+first, which goes on under the same name when it is resumed: what another job writes into the folder
+is told, and not taken. The first one is the job that has the folder (common/claims.py); where none
+has, that of the newest base. `Follower` is the thread that looks into the folder, every so often,
+for stores tell nobody of what comes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, Self, TypeVar
 
-from ..common import deltas, faults, storage
+from ..common import claims, deltas, faults, storage
 from ..common.deltas import About, Name
 from ..common.errors import CheckpointError, EdlError
 from ..common.places import Place
@@ -42,8 +44,16 @@ class Reached(Protocol):
 State = TypeVar("State", bound=Reached)
 
 
+class _Stranger(CheckpointError):
+    """A base or a delta is of the job of this name, which is not the one that is followed."""
+
+
 class Source(Protocol[State]):
     """A folder of bases and deltas. What it raises is CheckpointError or OSError."""
+
+    def owner(self) -> str:
+        """Return the job that writes there by its claim; "": none is known to."""
+        ...
 
     def about(self, name: Name) -> About | None:
         """Return what a base or delta says of itself; None: it is not there, or not whole yet."""
@@ -65,6 +75,9 @@ class Folder:
         """Return the bases and deltas that a listing shows. Raises OSError."""
         return deltas.listed(self.place)
 
+    def owner(self) -> str:
+        return claims.owner_of(self.place)
+
     def about(self, name: Name) -> About | None:
         place = self.place / str(name)
         if not place.has(storage.MANIFEST):
@@ -79,8 +92,14 @@ class Folder:
 class Pursuit(Generic[State]):
     """The newest state that a folder leads to. Pure: `now` is passed in."""
 
-    def __init__(self, source: Source[State], tell: Callable[[str], None] = lambda _: None) -> None:
-        self._source, self._tell = source, tell
+    def __init__(
+        self,
+        source: Source[State],
+        tell: Callable[[str], None] = lambda _: None,
+        how_to_change: str = "start this anew to follow that one",
+    ) -> None:
+        """`how_to_change`: what somebody does who wants another job to be followed."""
+        self._source, self._tell, self._how_to_change = source, tell, how_to_change
         self.here: State | None = None
         self._bad: dict[Name, tuple[int, float]] = {}  # how often it failed; when to try again
         self._told: set[str] = set()
@@ -94,24 +113,36 @@ class Pursuit(Generic[State]):
         self._bad = {name: bad for name, bad in self._bad.items() if name in listed}
         here = self.here
         number = here.about.number if here else 0
+        job = here.about.job if here else self._owner()
+        if job is None:
+            return False
         bad = {name for name, (_, until) in self._bad.items() if now < until}
         heavy = here is not None and here.is_heavy
         for name in deltas.candidates(listed, number, bad, base_first=heavy):
-            if self._take(name, now):
+            if self._take(name, now, job):
                 return True
         if here is not None and listed and max(name.number for name in listed) < number:
-            for name in deltas.candidates(listed, 0, bad):
-                if self._take(name, now, of_others=True):
-                    return True
+            for name in deltas.candidates(listed, 0, bad):  # of another job, or listed late
+                self._take(name, now, job)
         return False
 
-    def _take(self, name: Name, now: float, of_others: bool = False) -> bool:
+    def _owner(self) -> str | None:
+        try:
+            return self._source.owner()
+        except OSError as error:
+            self._say(f"who writes there is not known: {error}")
+            return None
+
+    def _take(self, name: Name, now: float, job: str) -> bool:
+        """Go to a cut of this job ("": of any); return whether that could be."""
         here = self.here
         try:
             about = self._source.about(name)
             if about is None:
                 return False  # not yet
-            if of_others and here is not None and about.job == here.about.job:
+            if job and about.job != job:
+                raise _Stranger(about.job)
+            if here is not None and about.number <= here.about.number:
                 raise Gap(f"{name} is older than cut {here.about.number}, which is here")
             if name.since is not None and here is not None:
                 must_follow(about, here.about)
@@ -121,11 +152,16 @@ class Pursuit(Generic[State]):
         except (CheckpointError, OSError) as error:
             tries = self._bad.get(name, (0, 0.0))[0] + 1
             self._bad[name] = tries, now + min(2.0**tries, _LONGEST_S)
-            self._say(f"{name} is passed over: {error}")
+            if isinstance(error, _Stranger):
+                told = f"of another job, {error}, nothing is taken: "
+                told += (
+                    f"{job} is followed; {self._how_to_change}" if here else f"{job} writes there"
+                )
+                self._say(told)
+            else:
+                self._say(f"{name} is passed over: {error}")
             return False
-        if here is not None and new.about.job != here.about.job:
-            self._say(f"{name} is of another job, {new.about.job}: it is followed from here on")
-        elif here is not None and name.since is None and not here.is_heavy:
+        if here is not None and name.since is None and not here.is_heavy:
             self._say(f"going on from {name} after cut {here.about.number}")
         self.here = new
         return True
@@ -137,7 +173,7 @@ class Pursuit(Generic[State]):
 
 
 class Follower:
-    """A thread that follows a job's deltas, and hands over each new generation.
+    """A thread that follows one job's deltas, and hands over each new generation.
 
     `current`: the newest one, None until there is one. `on_generation` is called by the thread;
     what it raises is told, and the generation counts as handed over. `period_s`: between two looks.

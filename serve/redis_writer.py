@@ -99,6 +99,9 @@ class Writer:
 
     # -- Source
 
+    def owner(self) -> str:
+        return self._folder.owner()
+
     def about(self, name: Name) -> About | None:
         return self._folder.about(name)
 
@@ -223,7 +226,8 @@ class Mirror:
         """Find the folder. Raises UsageError where there is no such kind."""
         self._folder = Folder(url)
         self._writer = Writer(self._folder, client, prefix)
-        self._pursuit: Pursuit[Standing] = Pursuit(self._writer, tell)
+        how = f"another --prefix, or {prefix}cut removed from the server, follows that one"
+        self._pursuit: Pursuit[Standing] = Pursuit(self._writer, tell, how)
         self._knows = False
         self._tell, self._told = tell, ""
 
