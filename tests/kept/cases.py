@@ -6,6 +6,7 @@ what is there then; expected.json says it task by task.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -16,11 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
-from kept import decisions
-from kept.folders import HERE, JOB, ZOO, records
+from kept import adapted, decisions
+from kept.folders import DATA, HERE, JOB, ZOO, records
 from kept.gates import WAIT_S, Gates, Told
-from tools import jobs, waiting
+from tools import jobs, trained, waiting
 
 from edl.common.identity import Identity
 from edl.common.order import order
@@ -167,12 +169,19 @@ def stopped_allreduce() -> None:
     stop(job("tally", num_workers=2, strategy="allreduce", **OF_GROUPS))
 
 
-def stop(starting: jobs.Job, poisoned: int = -1) -> None:
+def stopped_hybrid() -> None:
+    """Keep a checkpoint of a group and of servers amid an epoch, of a job that was told to stop."""
+    given = {"num_workers": 2, "num_ps": 2, "validation_data": "", **OF_GROUPS}
+    stop(job("hybrid", strategy="hybrid", **given), task=12)
+
+
+def stop(starting: jobs.Job, poisoned: int = -1, **held: int) -> None:
+    """Stop a job at task 12. `held`: where exactly, if not at its second minibatch."""
     gates = Gates("worker.compute")
     poison(starting.settings.model_def, poisoned)
     gates.hold(lambda told: (told["task"], told["start"]) >= (12, 4))
     with starting as made:
-        gates.wait(point="worker.compute", task=12, start=4)
+        gates.wait(point="worker.compute", **(held or {"task": 12, "start": 4}))
         made.process.send_signal(signal.SIGTERM)
         made.watch(lambda status: status["state"] == "stopping", WAIT_S)
         gates.hold(lambda told: False)
@@ -194,7 +203,7 @@ def launch() -> None:
         "--lease=4s",
     ]
     command = [sys.executable, "-m", "edl", "launch", *flags, "launched/counting.py", "."]
-    made, steps = LocalJob(Path(JOB)), Path("steps")
+    made, steps = LocalJob(Path(JOB).absolute()), Path("steps")
     with open("launch.out", "wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
@@ -212,6 +221,46 @@ def launch() -> None:
     finally:
         process.kill()
         kill(made)
+
+
+def deltas() -> None:
+    """Keep the bases and deltas of a job that counts, to its end."""
+    starting = job(
+        "counting",
+        num_workers=2,
+        num_ps=2,
+        use_async=True,
+        validation_data="",
+        model_params={"delay_s": 0.03},
+        delta_dir=f"{JOB}/deltas",
+        delta_s=0.4,
+    )
+    poison("counting", -1)
+    with starting as made:
+        assert made.wait(WAIT_S) == 0, made.logs()
+    for path in Path(JOB).iterdir():
+        if path.name != "deltas":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def export() -> None:
+    """Keep an exported model with two tables, as programs of torch and as rows."""
+    shutil.copytree(ZOO, DATA / "zoo", dirs_exist_ok=True)
+    trained.ZOO = DATA / "zoo"  # a program names the file of its model, wherever that is linked to
+    made = trained.train(Path("trained"), 1)
+    np.savez("data.npz", **trained.records_of(made.definition, np.arange(4)))
+    flags = ["--data", "data.npz", "--to", "torch", "--to", "rows", "--rows", "safetensors"]
+    out = f"{JOB}/exported"
+    Path(JOB).mkdir(parents=True)
+    command = [sys.executable, "-m", "edl", "export", str(made.checkpoint), out, *flags]
+    subprocess.run(command, check=True)
+
+
+def adaptive() -> None:
+    """Keep the checkpoint of a script of `edl.adaptive` that was preempted in epoch 1."""
+    with adapted.replica(Path(JOB, "adaptive").absolute()):
+        before = adapted.run(adapted.STEPS)
+    Path(JOB, "before.json").write_text(json.dumps(before))
 
 
 def record_at(task: int, position: int) -> int:
@@ -289,5 +338,8 @@ CASES: dict[str, tuple[Callable[[], None], ...]] = {
     "job": (ps, allreduce, sharded, hybrid),
     "journal": (every_decision, compacted),
     "launch": (launch,),
-    "checkpoint": (stopped_ps, stopped_allreduce, stopped_quarantined),
+    "checkpoint": (stopped_ps, stopped_allreduce, stopped_hybrid, stopped_quarantined),
+    "deltas": (deltas,),
+    "export": (export,),
+    "adaptive": (adaptive,),
 }

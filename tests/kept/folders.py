@@ -1,7 +1,8 @@
 """The kept folders: which there are, and how one is put where a job goes on with it.
 
     <version>/<case>/expected.json   what the job had done, and how it ends
-    <version>/<case>/jobs/it/...     the job's folder, as it was left; the case's is its EDL_HOME
+    <version>/<case>/left.tar.xz     jobs/it/..., the job's folder as it was left; the case's is its
+                                     EDL_HOME (the first version has it unpacked)
 
 The path of the data stands in sealed files, too, so that it is the same everywhere: `records`. The
 job's own folder may be anywhere: paths of it stand in a kept file below ROOT, and `moved` replaces
@@ -15,6 +16,7 @@ import json
 import os
 import shutil
 import sqlite3
+import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +31,7 @@ ZOO = HERE.parent / "zoo"
 ROOT = "/where-it-was-made"
 DATA = Path("/tmp/edl-kept")
 JOB = "jobs/it"
+PACKED = "left.tar.xz"
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -47,11 +50,15 @@ class Kept:
 
     def place(self, where: Path) -> Path:
         """Copy the kept folder to `where`, with what its settings name; return `where`."""
-        shutil.copytree(self.folder, where, dirs_exist_ok=True)
+        if (self.folder / PACKED).exists():
+            with tarfile.open(self.folder / PACKED) as packed:
+                packed.extractall(where, filter="data")
+        else:
+            shutil.copytree(self.folder, where, dirs_exist_ok=True)
         records(self.expected["records"])
         (where / "zoo").symlink_to(ZOO)
         moved(where, {ROOT: str(where)})
-        (where / JOB / "logs").mkdir()
+        (where / JOB / "logs").mkdir(exist_ok=True)
         (where / "launched").symlink_to(HERE.parent / "launched")
         return where
 
