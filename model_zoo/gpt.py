@@ -133,8 +133,10 @@ def feed(records: Any, mode: str) -> tuple[Tensor, Tensor | None]:
 class ByteAccuracy(Accuracy):
     """The share of bytes that were told right."""
 
-    def update(self, outputs: Any, labels: Any) -> None:
-        super().update(outputs.flatten(0, 1), labels.flatten())
+    def update(self, outputs: Any, labels: Any, weight: Any = None) -> None:
+        if weight is not None:  # of a record, so of each of its bytes
+            weight = np.repeat(np.asarray(weight).reshape(-1), labels.shape[1])
+        super().update(outputs.flatten(0, 1), labels.flatten(), weight)
 
 
 def metrics() -> dict[str, Metric]:
