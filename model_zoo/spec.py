@@ -40,38 +40,13 @@ from ..nn.optimizers import OPTIMIZERS
 from ..nn.torch_metric import as_metric
 from ..nn.weights import Weighted, checked, weighted
 from .catalogue import did_you_mean, find, list_definitions
+from .signatures import ARGUMENTS, SIGNATURES
 
 if TYPE_CHECKING:
     from torch import nn
 
 __all__ = ["CALLBACKS", "SIGNATURES", "Definition", "list_definitions", "load_definition"]
 
-SIGNATURES = {
-    "model": "def model(**params) -> nn.Module",
-    "loss": "def loss(outputs, labels) -> Tensor",
-    "optimizer": "def optimizer(**params) -> edl.nn.Adam(...), SGD(...), ...",
-    "feed": "def feed(records, mode) -> (features, labels), or (features, labels, weight)",
-    "metrics": "def metrics() -> dict[str, Metric]",
-    "reader": "def reader(path, **params) -> RecordReader",
-    "Callbacks": "class Callbacks, made without arguments",
-    "process_predictions": "def process_predictions(outputs, worker)",
-    "batch_rule": "def batch_rule(workers, wanted, minibatch_size) -> (minibatch, factor)",
-    "shard_plan": "def shard_plan(model) -> [nn.Module, ...]",
-    "teacher": "def teacher(**params) -> nn.Module",
-    "teach": "def teach(model, features) -> Tensor, or a dict of such",
-}
-# Positional arguments that each function is called with; model and optimizer get theirs by name.
-_ARGUMENTS = {
-    "loss": ("outputs", "labels"),
-    "feed": ("records", "mode"),
-    "metrics": (),
-    "reader": ("path",),
-    "Callbacks": (),
-    "process_predictions": ("outputs", "worker"),
-    "batch_rule": ("workers", "wanted", "minibatch_size"),
-    "shard_plan": ("model",),
-    "teach": ("model", "features"),
-}
 _TAUGHT_LOSS = ("outputs", "labels", "teacher")  # arguments of `loss` with a teacher
 _TAUGHT_SIGNATURE = "def loss(outputs, labels, teacher) -> Tensor"
 # What Callbacks may define, and what each is called with.
@@ -349,7 +324,7 @@ def _check(definition: Definition, training: bool) -> None:
     _check_named(definition, definition.model_function, definition.params, "model")
     if training:
         _check_named(definition, "optimizer", definition.optimizer_params, "optimizer")
-    for name, arguments in _ARGUMENTS.items():
+    for name, arguments in ARGUMENTS.items():
         if not definition.has(name):
             continue
         function = getattr(module, name)

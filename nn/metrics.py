@@ -392,9 +392,8 @@ def merge(parts: Sequence[bytes], metrics: Mapping[str, Metric]) -> dict[str, fl
         for name, state in states.items():
             if name in adds:
                 adds[name](state)
-                continue
-            for key, array in state.items():
-                totals[name][key] = totals[name][key] + array
+            else:
+                totals[name] = {key: totals[name][key] + array for key, array in state.items()}
     for name, metric in metrics.items():
         if name not in adds:
             metric.load(totals[name])

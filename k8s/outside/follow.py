@@ -124,7 +124,9 @@ class ClusterSource:
                 found = change.after
                 self._put(_Gone(found) if change.gone else _Changed(kind, found))
 
-        def listed(_asked: float, _objects: Mapping[str, Object]) -> None:
+        def listed(_asked: float, objects: Mapping[str, Object]) -> None:
+            if kind == self._top["kind"] and not any(map(self._is_top, objects.values())):
+                self._put(_Gone(self._top))  # before it was first listed, so no change tells it
             self._put(_Listed(kind))
 
         def silence(error: PeerError | None) -> None:

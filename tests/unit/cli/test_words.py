@@ -107,4 +107,4 @@ def test_a_status_for_programs_is_what_the_job_said(
     (tmp_path / "jobs" / "demo" / "result.json").write_text(json.dumps(STATUS))
 
     assert 0 == cli.run(("status", "demo", "-o", "json"))
-    assert STATUS == json.loads(capsys.readouterr().out)
+    assert STATUS.items() <= json.loads(capsys.readouterr().out).items()

@@ -111,6 +111,8 @@ def test_who_slept_and_lost_nothing_goes_on(place):
 
     first.hold()
 
+    assert "first" == there(place)["job"]
+
 
 def test_the_same_job_takes_its_claim_back_at_once_by_its_id(place):
     before, after = claim(place, "it"), claim(place, "it")
@@ -221,9 +223,11 @@ def test_a_claim_is_kept_by_a_thread_until_it_is_lost(place, monkeypatch):
     while there(place)["beat"] < beat + 3:
         over.wait(0.01)
     assert [] == heard
-    steal(place, "b")
+    for _ in range(1200):  # a store without conditional writes may lose one to a renewal
+        steal(place, "b")
+        if over.wait(0.05):
+            break
 
-    assert over.wait(60)
     assert ["'b', on x"] == [why[why.index("'b'") : why.index(", by now")] for why in heard]
     first.close()
     assert "b" == there(place)["job"]

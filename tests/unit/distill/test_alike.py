@@ -95,8 +95,11 @@ def test_who_is_not_there_or_tells_nothing_is_no_fault_at_the_start(town):
     mine, silent = town.teacher(), town.teacher("")
     empty = f"edl://{town.registry()}/lenet"
 
-    call_roll(["127.0.0.1:1", silent, empty, mine, town.teacher()], IDENTITY)
-    call_roll(["kserve+http://127.0.0.1:1/lenet", "edl://127.0.0.1:1/lenet"], IDENTITY)
+    for asked in (
+        ["127.0.0.1:1", silent, empty, mine, town.teacher()],
+        ["kserve+http://127.0.0.1:1/lenet", "edl://127.0.0.1:1/lenet"],
+    ):
+        assert call_roll(asked, IDENTITY) is None
 
 
 @pytest.mark.parametrize("is_set", [True, False])

@@ -128,7 +128,7 @@ class Servers:
     def __init__(self):
         self.pushed = []
 
-    def agree(self, spec, *, timeout_s):
+    def agree(self, spec, *, rows_given, timeout_s):
         """Agree on any model."""
 
     def pull(self, tables, *, dense=None, timeout_s, **_more):
