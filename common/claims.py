@@ -82,7 +82,7 @@ class Holder:
 
     @property
     def lives(self) -> bool | None:
-        """Whether the job runs, by its lock; None: that cannot be seen from here."""
+        """Tell whether the job runs, by its lock; None: that cannot be seen from here."""
         if self.state != _HELD:
             return False
         if not (self.lock and self.machine) or self.machine != _machine():

@@ -21,7 +21,7 @@ from typing import Any
 from .errors import EdlError
 from .places import Place
 from .retry import Backoff, retry
-from .stores import Asking, open_store
+from .stores import Asking, open_store, protocols
 
 _MOST_NBYTES = 1 << 16  # of such a file
 _S3 = {"s3", "s3a"}
@@ -98,8 +98,7 @@ def _of_s3(place: Place, name: str) -> tuple[Any, str]:
     if place.is_local:
         return None, ""
     fs, root = open_store(place.url)
-    names = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
-    return (fs if names & _S3 else None), f"{root}/{name}"
+    return (fs if protocols(fs) & _S3 else None), f"{root}/{name}"
 
 
 def _read(fs: Any, path: str) -> Seen:

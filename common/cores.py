@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-_CGROUP = Path("/proc/self/cgroup")
-_MOUNT = Path("/sys/fs/cgroup")
+from .cgroups import MOUNT as _MOUNT
+from .cgroups import OWN as _CGROUP
+from .cgroups import groups_of
 
 
 def usable() -> int:
@@ -41,29 +41,13 @@ def _openmp() -> int | None:
 
 def _quota() -> float | None:
     """Return how many cores the cgroups of this process let it use; None: as many as there are."""
-    try:
-        lines = _CGROUP.read_text().splitlines()
-    except OSError:  # no Linux, or a sandbox without /proc
-        return None
     found = [
         quota
-        for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1)
-        if not controllers or "cpu" in controllers.split(",")
-        for folder in _folders(controllers, path)
-        if (quota := _quota_in(folder)) is not None
+        for tree, group in groups_of("cpu", _CGROUP, _MOUNT)
+        for folder in (group, *group.parents)
+        if folder.is_relative_to(tree) and (quota := _quota_in(folder)) is not None
     ]
     return min(found, default=None)
-
-
-def _folders(controllers: str, path: str) -> Iterator[Path]:
-    """Yield the folder of a cgroup and those above it, as far as they are seen from here.
-
-    In a container the cgroup's path may be the host's, and the mount begins at the cgroup itself.
-    """
-    mounts = (_MOUNT / controllers, _MOUNT / "cpu") if controllers else (_MOUNT,)
-    for mount in mounts:
-        below = mount / path.strip("/")
-        yield from (each for each in (below, *below.parents) if each.is_relative_to(mount))
 
 
 def _quota_in(folder: Path) -> float | None:

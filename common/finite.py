@@ -80,7 +80,7 @@ def in_list(numbers: Sequence[float], at: int = 0) -> tuple[list[float | None], 
     So a protocol that lets a tensor have plain texts beside its data can tell them; "": none is.
     `at`: the place of the first one in the whole list.
     """
-    places = [at for at, each in enumerate(numbers) if not math.isfinite(each)]
+    places = [place for place, each in enumerate(numbers) if not math.isfinite(each)]
     made: list[float | None] = list(numbers)
     for place in places:
         made[place] = None

@@ -175,10 +175,14 @@ def awaited(
     return future.result()
 
 
+def protocols(fs: Any) -> set[str]:
+    """Return the names by which URLs of a file system may begin."""
+    return {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
+
+
 def has_folders(fs: Any) -> bool:
     """Tell whether a folder is to be made there before a file; in a bucket there are only names."""
-    names = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
-    return not names & _BUCKETS
+    return not protocols(fs) & _BUCKETS
 
 
 def at_once(

@@ -8,7 +8,6 @@ Until it is known, everything is asked. Another teacher than that one is asked n
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from ..common import background
 from ..common.clock import Clock
+from ..common.identity import job_id
 from ..data.views import Seen
 from . import segments, tree
 from .alike import AboutLink, Agree, Alike
@@ -76,8 +76,7 @@ class Cached:
         self._clock, self._on_note = clock, on_note
         self._mark: Path | None = None
         if token is not None:
-            job = hashlib.sha256(token.encode()).hexdigest()[:12]
-            self._mark = folder / f"job-{job}.teacher"
+            self._mark = folder / f"job-{job_id(token)}.teacher"
         self._lock = threading.Lock()  # to open nothing after the end
         self._closed = False
         self._cache: Cache | None = None

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_GROUPS = Path("/sys/fs/cgroup")
-_OWN = Path("/proc/self/cgroup")
+from ..common.cgroups import MOUNT, OWN, groups_of
 
 
-def oom_kills(groups: Path = _GROUPS, own: Path = _OWN) -> int:
+def oom_kills(groups: Path = MOUNT, own: Path = OWN) -> int:
     """Return how many processes the kernel has killed so in this process's memory cgroup.
 
     Its children are in the same one. It is 0 where the kernel does not tell.
@@ -33,18 +32,12 @@ def oom_kills(groups: Path = _GROUPS, own: Path = _OWN) -> int:
 
 def _counters(groups: Path, own: Path) -> Iterator[Path]:
     """Yield the files that may count: of cgroup v2, and of v1's memory controller."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        inside = path.lstrip("/")
-        if not controllers:
-            yield groups / inside / "memory.events"
-        elif "memory" in controllers.split(","):
-            yield groups / "memory" / inside / "memory.oom_control"
-            yield groups / "memory" / "memory.oom_control"  # where a container sees its own alone
+    for tree, group in groups_of("memory", own, groups):
+        if tree == groups:
+            yield group / "memory.events"
+        else:
+            yield group / "memory.oom_control"
+            yield tree / "memory.oom_control"  # where a container sees its own alone
 
 
 @dataclass(frozen=True)
