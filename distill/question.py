@@ -1,4 +1,4 @@
-"""What a student asks its teachers, and the rules by which it waits for the answers."""
+"""A student's question to its teachers, and the rules by which it waits for the answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Question:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is answered, or never will be."""
+        """Tell whether it is answered, or never will be."""
         return self.answer is not None or bool(self.error)
 
     def passes(self, there: Sequence[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""What fields of an EdlJob demand of each other, in the words of the resource's own rules. Pure.
+"""The demands of an EdlJob's fields on each other, in the words of the resource's own rules. Pure.
 
 The resource (edljobs.yaml) has each of these as a rule, so that `kubectl apply` refuses what breaks
 it; here it is said of EdlJobs that are not refused: those made while the resource had no such rule.

@@ -104,7 +104,7 @@ class Packed:
 
 @dataclass
 class Unpacked:
-    """What `Packed` had beside the JSON, to make the state of it again.
+    """The parts of a saved state beside its JSON, of which the state is made again (see `Packed`).
 
     `like`: the tensors of a state that says how this rank is to hold its part, by their places.
     """

@@ -1,4 +1,4 @@
-"""What the functions of a definition are called with, by their names."""
+"""The arguments with which a definition's functions are called, by the functions' names."""
 
 from __future__ import annotations
 

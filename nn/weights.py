@@ -28,7 +28,7 @@ Weights = NDArray[np.float64]
 
 
 class Labelled:
-    """What stands for labels on their way to the loss; they are in it."""
+    """A value that goes to the loss in the place of the labels, which are in it."""
 
     labels: Any
 

@@ -55,7 +55,7 @@ class Limits:
 
 
 class _Told(NamedTuple):
-    """What the header of a request says of its body, and of the answer's."""
+    """The sizes and codings of a request and of its answer, as the header of the request has them."""
 
     nbytes: int = 0  # 0: it does not say
     json_nbytes: str = ""
