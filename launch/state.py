@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from ..common import storage
+from ..common import claims, storage
 from ..common.errors import CheckpointError, EdlError, UsageError
 from ..common.files import FileRecord
 from ..common.places import Place, Where
@@ -296,7 +296,8 @@ def is_empty(checkpoint_dir: str) -> bool | None:
     if not place.is_local:
         return None
     try:
-        return all(name.startswith(".") for name in os.listdir(place.path))
+        found = {*os.listdir(place.path)} - {claims.FILE}
+        return all(name.startswith(".") for name in found)
     except FileNotFoundError:
         return True if place.path.parent.is_dir() else None  # of a volume that is not mounted here
     except OSError:  # of no matter: it is told for people

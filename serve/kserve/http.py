@@ -55,7 +55,7 @@ class Limits:
 
 
 class _Told(NamedTuple):
-    """The sizes and codings of a request and of its answer, as the header of the request has them."""
+    """The sizes and codings of a request and its answer, as the request's header has them."""
 
     nbytes: int = 0  # 0: it does not say
     json_nbytes: str = ""

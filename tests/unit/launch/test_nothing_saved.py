@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edl.common import claims
 from edl.common.clock import FakeClock
 from edl.durable.journal import Journal
 from edl.jobs import figures
@@ -11,6 +12,8 @@ from edl.launch.settings import LaunchSettings
 
 def test_a_round_that_begins_anew_and_an_empty_folder_are_told_of(tmp_path):
     folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / claims.FILE).write_text("{}")  # whose folder it is says nothing of a state
     journal = Journal(tmp_path / "j.sqlite", FORMAT)
     settings = LaunchSettings("j", 1, 2, str(folder), last_call_s=0.0)
     coordinator = Coordinator(settings, journal, FakeClock())
@@ -21,7 +24,7 @@ def test_a_round_that_begins_anew_and_an_empty_folder_are_told_of(tmp_path):
         )
         told.append(coordinator.final_status())
         if number == 2:
-            (folder / "version-000000000001").mkdir(parents=True)
+            (folder / "version-000000000001").mkdir()
     journal.close()
 
     anew = [event["text"] for event in told[-1]["events"] if "nothing is saved" in event["text"]]
