@@ -16,7 +16,7 @@ from tools.turns import in_turn
 
 PAGE = Path(__file__).parents[2] / "docs" / "ctr.md"
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-PORTS = ("8000", "8010", "8011", "8020", "8021")
+PORTS = ("8000", "8010", "8011", "8020", "8021", "8022", "8023")
 
 
 def pieces(text):
