@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 
-from . import objects
+from . import names, objects
 from .api import Object
-from .job_status import DEADLINE, OVER, age_s
+from .job_status import DEADLINE, age_s
 
 GIVES_S = 120.0  # beyond the deadline to a job that stops in order; a drain and a checkpoint
 _FIELD = "spec.activeDeadlineSeconds"
@@ -54,7 +54,7 @@ def has_lapsed(status: Object) -> bool:
 def kept_s(job: Object, now: str) -> float | None:
     """Return how long a job that is over is still kept; None: for good, or it is not over."""
     status, most = job.get("status") or {}, job["spec"].get("ttlSecondsAfterFinished")
-    if most is None or status.get("phase") not in OVER or "completionTime" not in status:
+    if most is None or status.get("phase") not in names.OVER or "completionTime" not in status:
         return None
     return _left_s(float(most), str(status["completionTime"]), now)
 

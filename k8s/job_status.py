@@ -20,7 +20,6 @@ from .job import bounded, durable, held_by, teachers, workers
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
 NO_WORKER = "NoWorker"  # a reason
 DEADLINE = "DeadlineExceeded"  # another one
-OVER = ("Succeeded", "Failed")  # phases
 PREPARED_S = 20.0  # a node that has not prepared a pod for so long is told of
 _REPORT_S = 10.0  # of a scheduler's round; a report is not written anew sooner
 _REPLICAS = ("worker", "server", "teacher")  # by the master's word
@@ -112,7 +111,7 @@ def status(here: Situation, now: str) -> Object:
     )
     code = exit_code(here.told, masters)
     phase = _phase(here, code)
-    ended = phase in OVER
+    ended = phase in names.OVER
     alive = [pod for pod in workers_there if lives(pod)]
     alive_servers = [pod for pod in servers if lives(pod)]
     of_script = spec.get("command") == launched.COMMAND
@@ -268,7 +267,7 @@ def _why(here: Situation, phase: str, now: str) -> tuple[str, str]:
         return DEADLINE, here.late
     if here.problem:
         return here.problem.reason, here.problem.message
-    if phase in ("Succeeded", "Failed", "Stopping") and said:
+    if phase in (*names.OVER, "Stopping") and said:
         return phase, said
     held = queued.said(here.job)
     if held[1] and here.job["spec"].get("suspend"):

@@ -34,6 +34,7 @@ INDEX_LABEL, INCARNATION_LABEL = "edl.dev/index", "edl.dev/incarnation"
 MEMORY_ANNOTATION = "edl.dev/memory-of"  # the limit from which that of a pod has grown
 TEMPLATE_ANNOTATION = "edl.dev/template"  # of a master's pod: the hash of what it was made of
 GROUP, VERSION, KIND, PLURAL = "edl.dev", "v1alpha1", "EdlJob", "edljobs"
+OVER = ("Succeeded", "Failed")  # phases of an EdlJob that has ended
 REPLICAS = ("ps", "worker", "teacher")  # the roles that a master starts, as pods say them
 ROLES = ("master", *REPLICAS)
 COMPONENTS = {**{role: role for role in ROLES}, "server": "ps"}  # what pods say of a role

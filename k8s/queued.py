@@ -38,7 +38,7 @@ def condition(job: Object, phase: str) -> tuple[str, bool, str, str] | None:
     reason, message = said(job)
     if "scheduling" not in job["spec"] and not message:
         return None
-    if phase in ("Succeeded", "Failed"):
+    if phase in names.OVER:
         return QUEUED, False, phase, ""
     return QUEUED, is_queued(job), reason or "NotQueued", message
 

@@ -34,7 +34,6 @@ _BEGINS_S = 120.0  # a job whose workers have not come by then may be changed al
 _COMES_S = 30.0  # a job whose new workers have not come by then may be changed again
 _UNPLACED_S = 20.0  # of a pod that no node takes, until fewer are believed to fit
 _FULL_S = 300.0  # for so long after that
-_OVER = ("Succeeded", "Failed")
 _ROLES = ("master", "ps", "worker")
 _WHERE = ("nodeSelector", "affinity", "tolerations")
 
@@ -256,7 +255,11 @@ def change(it: Object, job: Job, given: Given, now: str, queue: str = "") -> Obj
 def _is_ours(it: Object) -> bool:
     """Tell whether the scheduler has a say in an EdlJob."""
     spec, about, status = it["spec"], it["metadata"], it.get("status") or {}
-    if "scheduling" not in spec or about.get("deletionTimestamp") or status.get("phase") in _OVER:
+    if (
+        "scheduling" not in spec
+        or about.get("deletionTimestamp")
+        or status.get("phase") in names.OVER
+    ):
         return False
     return not spec.get("suspend") or edljob.is_queued(it)
 
@@ -279,7 +282,7 @@ def _no_node(spec: Object, nodes: Sequence[Object]) -> str:
 def _stands_by(it: Object) -> str:
     """Say that somebody else has suspended a job; "" where nobody has."""
     who, about = edljob.held_by(it), it["metadata"]
-    if not who or (it.get("status") or {}).get("phase") in _OVER:
+    if not who or (it.get("status") or {}).get("phase") in names.OVER:
         return ""
     return (
         f"is left alone: {who} has suspended it (spec.suspend): `edl resume {about['name']}"

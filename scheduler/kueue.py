@@ -16,7 +16,7 @@ from ..k8s.api import Object
 from ..k8s.observe import takes_room
 from . import workloads
 from .gate import OPEN, Gate, Step, Suspend
-from .kueue_job import OVER, KueueJob, Patience
+from .kueue_job import KueueJob, Patience
 
 
 class Gates:
@@ -57,7 +57,7 @@ class Gates:
         for each in mine:
             about = each["metadata"]
             has = theirs.get(about["uid"], [])
-            is_over = (each.get("status") or {}).get("phase") in OVER
+            is_over = (each.get("status") or {}).get("phase") in names.OVER
             if not is_over and (gate := _no_gate(each, bool(has), found is not None)):
                 self._gates[about["uid"]] = gate
             elif has or (found is not None and not is_over):

@@ -28,7 +28,6 @@ from . import flavors, workloads
 from .gate import OPEN, Drop, Gate, Make, Step, Suspend
 from .place import seconds
 
-OVER = ("Succeeded", "Failed")
 _PENDING_S = 60.0  # of a piece that is not admitted, until no more workers are planned than may be
 _STEADY_S = 120.0  # that nobody has planned for a piece that waits, until it goes; a guess
 _UNHEARD_S = 30.0  # without a word of Kueue's, until a Workload is made anew; it takes milliseconds
@@ -87,7 +86,7 @@ class KueueJob:
         self._pieces = sorted(filter(workloads.index_of, has), key=workloads.index_of)
         self._lives = bool(roles)
         self._workers = sum(role == "worker" for role in roles)
-        self._is_over = (job.get("status") or {}).get("phase") in OVER
+        self._is_over = (job.get("status") or {}).get("phase") in names.OVER
         self._label = workloads.queue_of(job)
         self._queue = workloads.held_to(job)
         is_suspended = bool(job["spec"].get("suspend"))

@@ -19,7 +19,6 @@ from .jobs import Plan
 
 _MOST = 600  # characters of a sentence
 _ANEW_S = 60.0  # until figures alone are written anew
-_OVER = ("Succeeded", "Failed")
 
 
 class Notes:
@@ -81,7 +80,7 @@ class Notes:
 
 def _is_told(job: Object) -> bool:
     """Tell whether the scheduler says anything of a job: not of one that others suspended."""
-    return (job.get("status") or {}).get("phase") not in _OVER and not edljob.held_by(job)
+    return (job.get("status") or {}).get("phase") not in names.OVER and not edljob.held_by(job)
 
 
 def _reason(says: str, waits: bool, gate: Gate) -> str:
