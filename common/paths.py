@@ -12,9 +12,11 @@ cannot start. Only the owner may read a job's folder: it holds the job's token a
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -33,6 +35,7 @@ QUEUED = "queue.json"  # what a job asks of the scheduler that is to begin it
 FAILED = "failed.json"  # the result of a job that goes on all the same, for a moment
 _LEAST_NBYTES = 1 << 12  # a page: names alone find room on many a full disk
 _ROOM_NBYTES = 1 << 20  # of a job's folder: a journal, logs, a status; a guess
+_LOOKERS = 1000  # so many times one who looks may be met, and is gone
 
 
 def home() -> Path:
@@ -51,6 +54,15 @@ def jobs_folder() -> Path:
 
 def job_folder(job_name: str) -> Path:
     return jobs_folder() / job_name
+
+
+def job_folders() -> list[Path]:
+    """Return the folders of all jobs, by name; one whose name begins with a dot is no job's."""
+    try:
+        there = sorted(jobs_folder().iterdir())
+    except FileNotFoundError:
+        return []
+    return [each for each in there if not each.name.startswith(".") and each.is_dir()]
 
 
 def named_job(name: str) -> Path | None:
@@ -181,8 +193,7 @@ def put_aside_failure(folder: Path) -> None:
 
 def running_jobs() -> list[Path]:
     """Return the folders of the jobs that run (or start) and have written their settings."""
-    written = jobs_folder().glob("*/settings.json")
-    return sorted(path.parent for path in written if is_locked(path.parent))
+    return [each for each in job_folders() if (each / "settings.json").exists() and is_locked(each)]
 
 
 def wait_until_unlocked(folder: Path) -> None:
@@ -217,36 +228,52 @@ def claim(job_name: str) -> tuple[Path, int]:
         f"A job named {job_name!r} is running already: choose another --job_name, watch it with "
         f"`edl status {job_name}`, or end it with `edl stop {job_name}`."
     )
-    try:
-        if folder.exists():
-            if is_locked(folder):
-                raise running
-            old = home() / "old"
-            old.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder.rename(old / f"{job_name}.{time.time_ns() // 1_000_000}")
-        jobs_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder.mkdir(mode=0o700)
-        (folder / "logs").mkdir()
-        descriptor = lock(folder)
-    except (FileExistsError, BlockingIOError) as error:
-        raise running from error
-    except OSError as error:
-        raise UsageError(
-            f"Cannot make the job's folder {folder}: {error.strerror}. Set {HOME_VARIABLE} to a "
-            "folder that can be written."
-        ) from error
+    with contextlib.ExitStack() as undo:
+        try:
+            jobs_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+            # Made and locked under a name that is no job's: who looks sees none, or one that runs.
+            made = Path(tempfile.mkdtemp(prefix=".claim-", dir=jobs_folder()))
+            undo.callback(shutil.rmtree, made, ignore_errors=True)
+            (made / "logs").mkdir()
+            descriptor = lock(made)
+            undo.callback(os.close, descriptor)
+            if folder.exists():
+                if is_locked(folder):
+                    raise running
+                old = home() / "old"
+                old.mkdir(parents=True, exist_ok=True, mode=0o700)
+                folder.rename(old / f"{job_name}.{time.time_ns() // 1_000_000}")
+            made.rename(folder)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                raise running from error
+            raise UsageError(
+                f"Cannot make the job's folder {folder}: {error.strerror}. Set {HOME_VARIABLE} to "
+                "a folder that can be written."
+            ) from error
+        undo.pop_all()
     return folder, descriptor
 
 
 def lock(folder: Path) -> int:
     """Lock a job's folder; return the descriptor.
 
-    Raises BlockingIOError where another has the lock.
+    Raises BlockingIOError where another has the lock; who only looks whether one has it does not
+    count.
     """
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise
+    with contextlib.ExitStack() as undo:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        undo.callback(os.close, descriptor)
+        for left in range(_LOOKERS, -1, -1):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not left:
+                    raise
+            # A job would refuse this too; one who looks (`is_locked`) is gone in a moment.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.sched_yield()
+        undo.pop_all()
     return descriptor

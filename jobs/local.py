@@ -324,11 +324,7 @@ def _is_of(job: LocalJob, process: psutil.Process) -> bool:
 
 def all_jobs() -> list[LocalJob]:
     """Return all jobs by time of start, the last one last."""
-    try:
-        folders = [path for path in paths.jobs_folder().iterdir() if path.is_dir()]
-    except FileNotFoundError:
-        return []
-    return [LocalJob(path) for path in sorted(folders, key=_started)]
+    return [LocalJob(path) for path in sorted(paths.job_folders(), key=_started)]
 
 
 def find(name: str | None) -> LocalJob:

@@ -38,6 +38,58 @@ def test_job_of_a_name_that_runs_cannot_be_claimed_again() -> None:
     os.close(descriptor)
 
 
+def test_a_job_is_not_seen_before_it_is_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be taken for one whose master is gone."""
+    seen = []
+    is_locked = paths.is_locked
+
+    def watched(name: str) -> None:
+        real = getattr(paths, name)
+
+        def call(*given: object) -> object:
+            seen.extend((folder.name, is_locked(folder)) for folder in paths.job_folders())
+            return real(*given)
+
+        monkeypatch.setattr(paths, name, call)
+
+    for name in ("lock", "is_locked", "why_unwritable"):
+        watched(name)
+    os.close(paths.claim("census")[1])
+    seen.clear()
+    folder, descriptor = paths.claim("census")
+
+    assert [("census", False)] * len(seen) == seen  # the ended one, until the new one is there
+    assert [folder] == paths.job_folders()
+    assert is_locked(folder)
+    assert {"census"} == {each.name for each in paths.jobs_folder().iterdir()}
+    os.close(descriptor)
+
+
+def test_who_looks_whether_a_job_runs_keeps_nobody_from_starting_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, descriptor = paths.claim("census")
+    os.close(descriptor)
+    flock = paths.fcntl.flock
+    looker = os.open(folder / paths.LOCK, os.O_RDONLY)
+    flock(looker, paths.fcntl.LOCK_SH)
+    refused = []
+
+    def refusing(number: int, how: int) -> None:
+        try:
+            flock(number, how)
+        except BlockingIOError:
+            refused.append(how)
+            if len(refused) == 3:
+                os.close(looker)
+            raise
+
+    monkeypatch.setattr(paths.fcntl, "flock", refusing)
+    os.close(paths.lock(folder))
+
+    assert 3 == len(refused)
+
+
 def test_ended_job_of_the_same_name_is_kept_aside(home: Path) -> None:
     folder, descriptor = paths.claim("census")
     (folder / "result.json").write_text("{}")
