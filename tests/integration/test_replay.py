@@ -78,7 +78,10 @@ def test_job_whose_worker_was_killed_is_repeated_bit_for_bit(tmp_path, mode):
 
 def test_what_was_not_so_is_found_and_named(tmp_path):
     """Two steps change places; another one was computed on something else."""
-    with job(tmp_path, use_async=True, num_epochs=1, min_workers=2) as running:
+    met = tmp_path / "met"
+    met.mkdir()
+    envs = {"DELAY_S": "0.015", "MEET_IN": str(met)}
+    with job(tmp_path, use_async=True, num_epochs=1, min_workers=2, envs=envs) as running:
         assert running.wait() == 0, running.logs()
     trace = next((running.folder / "trace").glob("server-1-*.jsonl"))
     recorded = trace.read_text()
