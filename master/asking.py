@@ -5,7 +5,7 @@ Whoever must wait is parked (parking.py) until what it waits for may have come, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -59,18 +59,20 @@ class Asking:
         otherwise: Callable[[], Answer],
         wait_s: float,
         come: Callable[[], object] = lambda: None,
+        request: Hashable = None,
     ) -> Future[Answer]:
         """Return the answer once there is one, or `otherwise` after `wait_s`.
 
         `answer` is asked again when what `topic` names may have come; `come` happens once, when the
-        request comes.
+        request comes. `request`: what a repeat of it is known by.
         """
         future: Future[Answer] = Future()
 
         def park() -> None:
             come()
             deadline = self._core.clock.now() + wait_s
-            self._parking.park(topic, Parked(answer, otherwise, deadline, future))
+            parked = Parked(answer, otherwise, deadline, future, request or object())
+            self._parking.park(topic, parked)
 
         return self.post(park, future)
 

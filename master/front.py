@@ -97,6 +97,7 @@ class Front:
             lambda: pb.GetTaskReply(outcome=pb.GetTaskReply.WAIT, accepted=accepted),
             request.wait_s,
             come,
+            (request.replica.incarnation, request.request_id),
         )
 
     def get_servers(self, request: pb.GetServersRequest) -> Future[pb.GetServersReply]:

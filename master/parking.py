@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -22,6 +22,7 @@ class Parked:
     otherwise: Callable[[], Any]
     deadline: float
     future: Future[Any]
+    request: Hashable = field(default_factory=object)  # the same where one asks again
 
 
 class Parking:
@@ -43,14 +44,17 @@ class Parking:
     ) -> None:
         """Ask for answers to those who wait, oldest first, while they may come, and to new ones.
 
-        `ask` says whether it has answered.
+        `ask` says whether it has answered. A request that has come twice, whose first caller may be
+        gone, is answered twice.
         """
         waiting, new = self._waiting.setdefault(topic, {}), self._new.pop(topic, {})
-        for number, parked in list(waiting.items()) if may_have_come() else ():
-            if not may_have_come():
-                break
-            if ask(parked):
+        answered = set()
+        has_come = may_have_come()
+        for number, parked in list(waiting.items()) if has_come else ():
+            if (has_come or parked.request in answered) and ask(parked):
                 del waiting[number]
+                answered.add(parked.request)
+                has_come = may_have_come()
         for number, parked in new.items():
             if not ask(parked):
                 waiting[number] = parked

@@ -11,7 +11,9 @@ from tools import leaks, turns, warm_nursery
 
 # A machine that is busy is no fault of a test, nor is how much a strategy has to throw away.
 _HEALTH = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-settings.register_profile("edl", deadline=None, suppress_health_check=_HEALTH)
+settings.register_profile(
+    "edl", max_examples=turns.examples(100), deadline=None, suppress_health_check=_HEALTH
+)
 settings.load_profile("edl")
 
 turns.set_turn()

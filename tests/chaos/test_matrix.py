@@ -8,7 +8,7 @@ from edl.chaos import matrix
 CELLS = 2
 
 
-@in_turn(1, 2)
+@in_turn(1)
 @pytest.mark.timeout(600)
 def test_some_cells_of_the_matrix_lose_and_double_nothing(tmp_path):
     print(f"{TURN}={turn()}")

@@ -13,7 +13,7 @@ import torch
 from tools.jobs import NO_RESTARTS, ZOO, Job, send, write_records
 from tools.servers import dense, table
 from tools.stage import Stage, counts, each, edl, owner, predictions, result
-from tools.turns import in_turn
+from tools.turns import in_turn, some
 
 from edl.common import storage
 from edl.master.client import MasterClient
@@ -397,14 +397,19 @@ def test_a16b_a_truncated_checkpoint_is_refused_by_name_and_the_one_before_is_us
     assert f"{shard} is torn" in log
 
 
+NO_SERVER = "give --num_ps 1 or more"
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
-    [
-        (["--num_worker", "2"], "--num_workers"),
-        (["--strategy", "ps", "--num_ps_pods=0"], "give --num_ps 1 or more"),
-        (["--num-ps", "0"], "give --num_ps 1 or more"),
-        (["--minibatch_size", "many"], "--minibatch_size"),
-    ],
+    some(
+        [
+            pytest.param(["--num_worker", "2"], "--num_workers", id="a mistyped flag"),
+            pytest.param(["--minibatch_size", "many"], "--minibatch_size", id="no number"),
+            pytest.param(["--strategy", "ps", "--num_ps_pods=0"], NO_SERVER, id="a contradiction"),
+            pytest.param(["--num-ps", "0"], NO_SERVER, id="no server"),
+        ]
+    ),
 )
 def test_a18_a_mistyped_flag_or_a_contradiction_is_a_hard_error(flags, sentence, tmp_path):
     """Broken once: resolve does not check the consistency of the settings."""

@@ -25,7 +25,7 @@ def fixed(tmp_path_factory):
     return values(job)
 
 
-@in_turn(0)
+@in_turn(3)
 def test_an_elastic_run_ends_as_the_fixed_one(tmp_path, fixed):
     """2 -> 4 -> 1 -> 3 members; at three moments one is killed, the first of the group as well."""
     rng = random.Random(0)

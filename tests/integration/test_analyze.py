@@ -32,7 +32,7 @@ def data(tmp_path_factory):
     return folder / "data.npz", analyze(folder, folder / "data.npz")[1]
 
 
-@in_turn(2)
+@in_turn(3)
 def test_killed_workers_cost_their_tasks_and_change_no_byte(data, tmp_path):
     """kill -9 in the midst of shard 2, and of the merge; the master too; then one worker more.
 

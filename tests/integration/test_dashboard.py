@@ -71,7 +71,7 @@ def watched(address, token, until):
 
 def is_at_work(snapshot):
     has_rows = [shard.get("rows", 0) > 0 for shard in snapshot["shards"]]
-    return len(has_rows) == 2 and all(has_rows) and snapshot["meter"]["applied"] > 200
+    return len(has_rows) == 2 and all(has_rows) and snapshot["meter"]["applied"] > 100
 
 
 def is_gone(snapshot):
@@ -87,8 +87,10 @@ def lives(snapshot, role="worker"):
 def test_a_job_is_watched_while_a_worker_is_killed_and_shown_from_its_folder_afterwards(tmp_path):
     folder = tmp_path / "jobs" / "it"
     folder.mkdir(parents=True)
+    released = tmp_path / "released"  # until then there is work for a minute
+    slow = {"delay_s": 1.5, "until": str(released)}
     with (
-        counting_job(folder, 1200, 0.06) as job,
+        counting_job(folder, 1200, 0, model_params=slow) as job,
         dashboard(tmp_path, "--allow_actions", "--demo") as (address, token),
     ):
         (folder / "token").write_text(job.token)
@@ -100,6 +102,7 @@ def test_a_job_is_watched_while_a_worker_is_killed_and_shown_from_its_folder_aft
         for asked in ({"action": "checkpoint"}, {"action": "kill", "role": "worker", "index": 1}):
             with ask(address, token, "/api/jobs/it/actions", asked, **csrf) as reply:
                 answers.append(json.load(reply)["message"])
+        released.touch()
         shown, ids = watched(address, token, is_gone)
         assert 0 == job.wait()
         log = ask(address, token, "/api/jobs/it/logs?role=master&index=0").read().decode()

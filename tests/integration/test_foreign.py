@@ -38,7 +38,7 @@ def foreign(tmp_path_factory):
     return folder / "worker.mjs"
 
 
-@in_turn(2)
+@in_turn(3)
 def test_a_worker_in_javascript_is_killed_and_another_ends_the_job_exactly(foreign, tmp_path):
     """Broken once: it does not tell a server of a span that has no part there; rows of another
     shard are pushed to it."""

@@ -64,7 +64,7 @@ def test_a_sharded_elastic_run_ends_as_the_fixed_one(tmp_path):
     assert {(57, 40), (40, 57), (47, 20), (30, 47), (20, 30)} >= sizes >= {(47, 20)}
 
 
-@in_turn(0)
+@in_turn(3)
 def test_two_of_three_are_killed_at_once(tmp_path):
     """No mirror is left of one part: all begin from the newest snapshot, the books too."""
     with sharded(tmp_path / "job", "tally", delay_s=0.02, snapshot_s=0.3) as job:

@@ -51,7 +51,7 @@ def test_an_elastic_run_without_staleness_ends_as_servers_with_one_worker(tmp_pa
     assert len(rounds) >= 4, rounds
 
 
-@in_turn(1)
+@in_turn(3)
 def test_members_and_servers_are_killed(tmp_path):
     """Members are killed before the push and after it, the first too, and a server, at random."""
     rng = random.Random(0)

@@ -101,7 +101,7 @@ def test_a_planned_change_neither_loses_nor_repeats_a_step(launched, tmp_path):
     assert ["1 1", "2 2", "1 1"] == job.seen()
 
 
-@in_turn(2)
+@in_turn(3)
 def test_at_ctrl_c_all_ranks_save_after_the_same_step(launched, tmp_path, monkeypatch):
     job = launched("--nodes", "2").start(str(SCRIPT), str(tmp_path), "drain")
     job.counting(round=1, world=2)

@@ -276,7 +276,7 @@ def test_a_master_with_ten_thousand_open_tasks_leases_again_in_less_than_5_s(
     assert took_s < 5.0
 
 
-@in_turn(2)
+@in_turn(3)
 def test_early_stopping_ends_at_the_same_record_and_keeps_the_same_best_when_the_master_is_killed(
     tmp_path, controller, monkeypatch
 ):

@@ -165,7 +165,7 @@ def test_a_job_outlives_its_kernel_and_is_found_elsewhere(kernel: Any) -> None:
     assert torch.equal(*(each.load_model()(x) for each in (result, undisturbed)))
 
 
-@in_turn(2)
+@in_turn(3)
 def test_an_interrupted_cell_stops_its_job_in_order_and_it_goes_on(kernel: Any) -> None:
     """Broken once: jobs/follow leaves SIGINT as it is, which ends the cell and not the job."""
     manager, client = kernel

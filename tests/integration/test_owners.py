@@ -28,7 +28,7 @@ def homes(tmp_path):
         kill_jobs(home)
 
 
-@in_turn(2)
+@in_turn(3)
 def test_a_job_that_was_killed_is_gone_on_with_as_the_same_owner_and_no_other_comes_in(
     tmp_path, homes
 ):

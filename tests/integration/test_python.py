@@ -43,7 +43,7 @@ def notebook() -> Iterator[Callable[[str], dict[str, Any]]]:
         del linecache.cache[name]
 
 
-@in_turn(1)
+@in_turn(3)
 def test_the_page_runs_cell_by_cell(notebook: Any, tmp_path: Path, monkeypatch: Any) -> None:
     page = (Path(edl.__file__).parent / "docs/python.md").read_text()
     monkeypatch.chdir(tmp_path)

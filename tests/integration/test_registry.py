@@ -60,7 +60,7 @@ def town(tmp_path, monkeypatch):
         yield Town(tmp_path, undo)
 
 
-@in_turn(1)
+@in_turn(3)
 def test_a_script_is_taught_while_teachers_and_the_registry_are_killed(town):
     """Broken once: Registering registers once only."""
     notes, number = [], iter(range(1000))

@@ -143,7 +143,7 @@ def test_job_whose_server_was_replaced_is_repeated_bit_for_bit(tmp_path, mode):
     assert 2 == len(list((running.folder / "trace").glob("server-1-*")))
 
 
-@in_turn(2)
+@in_turn(3)
 def test_job_that_was_gone_on_with_is_repeated_from_its_checkpoint(tmp_path):
     with job(tmp_path, grads_to_wait=3) as first:
         first.watch(begun(0.4))

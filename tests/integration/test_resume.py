@@ -136,7 +136,7 @@ def test_job_that_is_stopped_before_its_next_step_loses_nothing(tmp_path, home):
     assert written == {path: path.read_bytes() for path in first.iterdir()}
 
 
-@in_turn(2)
+@in_turn(3)
 def test_what_would_make_positions_meaningless_is_refused(tmp_path, home):
     flags = counting(tmp_path, job_name="demo", use_async="true", num_workers=1, num_ps=1)
     stopped = shlex.split(interrupt(home, "demo", 200, *flags))[1:]

@@ -129,7 +129,7 @@ def counted(checkpoint, definition):
     return counts
 
 
-@pytest.mark.parametrize(("definition", "strategy", "way"), some(CELLS, 20))
+@pytest.mark.parametrize(("definition", "strategy", "way"), some(CELLS, 30))
 def test_what_a_job_has_left(tmp_path, home, definition, strategy, way):
     job = job_of(tmp_path, definition, strategy)
     leave(job, killed=way.of_folder)

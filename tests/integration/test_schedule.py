@@ -14,7 +14,7 @@ from tools.waiting import until
 from edl.jobs.local import LocalJob
 
 
-@in_turn(2)
+@in_turn(3)
 def test_a_second_job_gets_workers_of_the_first_and_both_end_exact(tmp_path):
     """Broken once: LocalPlace.act begins the second job before the first one shrinks."""
     home = tmp_path / "home"

@@ -66,7 +66,7 @@ def shown(folder, steps):
     return folder / "checkpoints" / name
 
 
-@in_turn(2)
+@in_turn(3)
 def test_a_served_checkpoint_answers_to_the_bit_and_is_swapped_under_load(place):
     """Broken once: (1) a batch's rows are given to its requests in another order; (2) `install`
     closes what is held."""

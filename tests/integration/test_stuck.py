@@ -36,7 +36,7 @@ def told(job, text):
     return at[0]
 
 
-@in_turn(1)
+@in_turn(3)
 def test_a_worker_that_keeps_the_gil_for_three_leases_is_left_alone_and_trains_on(tmp_path):
     """Broken once: without the keeper it is lost after a lease and killed after three, for ever."""
     job = stuck(tmp_path, "gil", lease_s=2.0, hang_s=60.0)

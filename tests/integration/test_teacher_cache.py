@@ -77,7 +77,7 @@ def kept(folder):
     return len(found)
 
 
-@in_turn(0)
+@in_turn(3)
 def test_workers_that_are_killed_leave_a_cache_that_others_go_on_with(tmp_path):
     """No teacher is there any more when the last worker comes."""
     job = taught_job(tmp_path, num_epochs=6, delay_s=0.05, **cached(tmp_path, shuffle=True))

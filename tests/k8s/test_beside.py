@@ -57,7 +57,7 @@ def test_a_job_ends_and_leaves_nothing_whatever_its_pods_hold_besides(
             assert status.get("phase") != "Failed", status
             return status if until(status) else None
 
-        return namespace.wait("edljobs", look, within_s=300.0)
+        return namespace.wait("edljobs", look, within_s=500.0)
 
     namespace.apply({**about, "spec": asked})
     status_is(lambda s: s.get("workersReady") == "2/2")

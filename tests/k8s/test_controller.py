@@ -53,7 +53,7 @@ def test_an_edljob_from_apply_to_delete(cluster, namespace, controller, folder):
     """
     about = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": {"name": "counted"}}
 
-    def is_so(until, within_s=180.0):
+    def is_so(until, within_s=500.0):
         def look(jobs):
             status = jobs["counted"].get("status", {})
             assert status.get("phase") != "Failed", status
@@ -86,7 +86,7 @@ def test_an_edljob_from_apply_to_delete(cluster, namespace, controller, folder):
     namespace.kubectl("patch", "edljob", "counted", "--type=merge", f"-p={suspend % 'false'}")
     resumed = is_so(lambda s: s["phase"] == "Running" and s["workersReady"] == "3/3")
 
-    done = is_so(lambda s: s["phase"] == "Succeeded", within_s=300.0)
+    done = is_so(lambda s: s["phase"] == "Succeeded", within_s=500.0)
     namespace.kubectl("wait", "edljob/counted", "--for=condition=Succeeded", "--timeout=5s")
     found = storage.latest(str(folder / "checkpoints"))
     namespace.kubectl("delete", "edljob", "counted")

@@ -7,6 +7,7 @@ from typing import Any
 
 from tools.jobs import ZOO, write_records
 from tools.kube_objects import IMAGE, volumes
+from tools.turns import in_turn
 
 Object = dict[str, Any]
 
@@ -16,6 +17,7 @@ def reason(status: Object) -> str:
     return found[0]["reason"] if found and found[0]["status"] == "True" else ""
 
 
+@in_turn(1)
 def test_a_job_stops_at_its_deadline_with_a_checkpoint_and_is_deleted_after_its_ttl(
     namespace, controller, folder
 ):
@@ -44,7 +46,7 @@ def test_a_job_stops_at_its_deadline_with_a_checkpoint_and_is_deleted_after_its_
             status = jobs["counted"].get("status", {})
             return status if until(status) else None
 
-        return namespace.wait("edljobs", look, within_s=180.0)
+        return namespace.wait("edljobs", look, within_s=500.0)
 
     namespace.apply({**about, "spec": spec})
     so(lambda status: status.get("phase") == "Running")

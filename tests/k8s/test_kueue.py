@@ -25,7 +25,7 @@ NOWHERE = {"image": "edl:unheard-of"}  # only the master's pod has another image
 SPOT = {"key": "spot", "value": "true", "effect": "NoSchedule"}
 
 
-@in_turn(0, 2)
+@in_turn(0)
 def test_kueue_takes_pieces_first_then_all_and_gives_it_back_and_the_job_is_exact(
     namespace, kueue, said, folder
 ):
@@ -113,7 +113,7 @@ def test_kueue_takes_pieces_first_then_all_and_gives_it_back_and_the_job_is_exac
     one.status(lambda s: s.get("phase") == "Running")
 
     (folder / "go").touch()
-    done = one.status(lambda s: s.get("phase") == "Succeeded", within_s=240.0)
+    done = one.status(lambda s: s.get("phase") == "Succeeded", within_s=500.0)
     one.workloads(lambda found: not found)
 
     assert left == []
@@ -158,7 +158,7 @@ def test_the_stand_in_of_the_other_tests_does_as_kueue_itself(namespace, kueue):
     assert itself.workloads == {}
 
 
-@in_turn(1, 2)
+@in_turn(1)
 def test_a_job_waits_for_admission_checks_and_each_piece_for_its_own(
     namespace, kueue, said, folder
 ):
@@ -256,6 +256,7 @@ def gates(pods):
     return {name: each["spec"].get("schedulingGates") or [] for name, each in pods.items()}
 
 
+@in_turn(0)
 def test_what_pods_lack_for_a_flavors_labels_and_taints_is_told(
     cluster, namespace, kueue, said, folder
 ):
@@ -296,6 +297,7 @@ def test_what_pods_lack_for_a_flavors_labels_and_taints_is_told(
     assert f"write {{pool: spot-{namespace.name}}}" in labels["message"]
 
 
+@in_turn(3)
 def test_a_taint_of_a_flavor_is_told_in_kueues_words_until_all_pods_bear_it(
     namespace, kueue, said, folder
 ):
@@ -315,6 +317,7 @@ def test_a_taint_of_a_flavor_is_told_in_kueues_words_until_all_pods_bear_it(
     assert f"in flavor spot-{namespace.name}" in told["message"]
 
 
+@in_turn(3)
 def test_a_job_that_kueue_evicts_for_pods_that_are_not_ready_is_held_after_three_times(
     namespace, kueue, said, folder
 ):
@@ -337,7 +340,7 @@ def test_a_job_that_kueue_evicts_for_pods_that_are_not_ready_is_held_after_three
     assert "leave waitForPodsReady out of Kueue's configuration" in held["message"]
 
 
-@in_turn(1, 2)
+@in_turn(2)
 def test_kueues_own_integrations_hold_pods_which_is_told_and_its_configuration_lets_them_go(
     namespace, kueue, said, folder
 ):

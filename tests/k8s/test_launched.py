@@ -61,7 +61,7 @@ class Counted:
         change = json.dumps({"spec": spec})
         self.namespace.kubectl("patch", "edljob", "counted", "--type=merge", f"-p={change}")
 
-    def is_so(self, until, within_s: float = 300.0) -> Object:
+    def is_so(self, until, within_s: float = 500.0) -> Object:
         def look(jobs):
             status = jobs["counted"].get("status", {})
             assert status.get("phase") != "Failed", status
@@ -252,7 +252,7 @@ def test_a_script_of_adaptdls_is_rescaled_and_computes_as_if_nothing_had_been(
     for nodes in (4, 2):
         job.patch(worker={"maxReplicas": nodes})
         job.started_on(nodes)
-    done = job.is_so(lambda s: s["phase"] == "Succeeded", within_s=300.0)
+    done = job.is_so(lambda s: s["phase"] == "Succeeded", within_s=500.0)
     printed = "\n".join(namespace.logs(10_000).values())
 
     expected, found = figures(alone.stdout), figures(printed)
@@ -288,6 +288,7 @@ def test_a_script_that_is_not_there_fails_before_any_node_is_made(job, namespace
     assert workers == {}
 
 
+@in_turn(0)
 def test_a_failing_script_fails_the_job_with_its_rank_its_node_and_its_words(
     job, namespace, folder
 ):

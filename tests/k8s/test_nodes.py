@@ -52,7 +52,7 @@ def where(pods):
     }
 
 
-@in_turn(2)
+@in_turn(3)
 def test_a_node_comes_for_a_job_and_another_one_when_it_has_a_notice(cluster, namespace, folder):
     install(namespace)
     namespace.claims(folder)

@@ -30,7 +30,7 @@ def metrics():
     return {"accuracy": Accuracy()}
 
 
-@in_turn(1)
+@in_turn(0)
 def test_functions_that_were_typed_train_in_pods_as_they_do_here(
     cluster, namespace, folder, tmp_path, monkeypatch
 ):

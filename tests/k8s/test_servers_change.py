@@ -24,7 +24,7 @@ def test_an_edljob_goes_on_with_other_servers(namespace, controller, folder):
         patch = json.dumps({"spec": values})
         namespace.kubectl("patch", "edljob", "counted", "--type=merge", f"-p={patch}")
 
-    def is_so(until, within_s=180.0):
+    def is_so(until, within_s=500.0):
         def look(jobs):
             status = jobs["counted"].get("status", {})
             assert status.get("phase") != "Failed", status
@@ -44,7 +44,7 @@ def test_an_edljob_goes_on_with_other_servers(namespace, controller, folder):
     change(ps={"replicas": 1})
     change(suspend=False)
     is_so(lambda s: ready(s) == ("1/1", "2/2"))
-    done = is_so(lambda s: s["phase"] == "Succeeded", within_s=300.0)
+    done = is_so(lambda s: s["phase"] == "Succeeded", within_s=500.0)
 
     assert (grown["ps"], done["exitCode"], done["masters"], done["restarts"]) == (3, 0, 2, 0)
     assert_exact(storage.latest(str(folder / "checkpoints")).directory, RECORDS, 1)

@@ -14,6 +14,7 @@ from tools.jobs import NO_RESTARTS
 from tools.kube_api import Object, path_of
 from tools.kube_objects import make_pod
 from tools.servers import dense
+from tools.turns import in_turn
 
 from edl.common import storage
 from edl.k8s.names import METRICS_PORT
@@ -41,6 +42,7 @@ def pupils(folder: Path, rule: str) -> Object:
     return {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": about, "spec": made}
 
 
+@in_turn(0)
 @pytest.mark.parametrize("rule", ["hard_labels", pytest.param("wait", marks=pytest.mark.slow)])
 def test_a_teacher_makes_room_for_a_service_and_comes_back(
     cluster, namespace, controller, folder, rule
@@ -55,7 +57,7 @@ def test_a_teacher_makes_room_for_a_service_and_comes_back(
             assert status["state"] != "failed", status
             return status if until(status) else None
 
-        return namespace.wait("configmaps", look, within_s=180.0)
+        return namespace.wait("configmaps", look, within_s=500.0)
 
     def of_others():
         labels = f"{MINE},edl.dev/role in (master,worker)"

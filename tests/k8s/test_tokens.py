@@ -54,7 +54,7 @@ def test_a_job_of_15_minutes_is_exact_though_tokens_live_10(cluster, namespace, 
     asks = path_of("pods", namespace.name)
     first.call("GET", asks)
 
-    def are_so(until, within_s=240.0):
+    def are_so(until, within_s=500.0):
         return statuses(namespace, until, within_s)
 
     namespace.apply(job(folder, "long"))

@@ -45,7 +45,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parents[1] / "k8s" / "cluster"
 CLUSTERS = Path("/var/tmp/edl-clusters")  # /tmp may be an overlay or a tmpfs; this lasts a reboot
 START_S = 120.0  # about 20 on two idle cores
-PATIENCE_S = 180.0  # tells what never comes from a machine that others use, too
+PATIENCE_S = 500.0  # tells what never comes from a machine that others use, too
 OTHERS_END_S = 90  # how long the keeper of an earlier run may take to bring its cluster down
 
 

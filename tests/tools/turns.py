@@ -35,7 +35,7 @@ def turn() -> int:
     return int(os.environ[TURN])
 
 
-def in_turn(number: int, parts: int = 3) -> Callable[[Test], Test]:
+def in_turn(number: int, parts: int = 4) -> Callable[[Test], Test]:
     """Mark a test to be left out but in one turn of so many."""
     has_turn = number % parts == turn() % parts
     return lambda test: test if has_turn else pytest.mark.other_turn(test)

@@ -108,7 +108,7 @@ def films(say):
     )
 
 
-@in_turn(1)
+@in_turn(3)
 def test_the_ncf_example_finds_who_likes_what(tmp_path, monkeypatch):
     """Train on ratings that are made up, in the format of u.data.
 

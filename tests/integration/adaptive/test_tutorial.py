@@ -59,7 +59,7 @@ def run(say):
         say(printed.getvalue().splitlines())
 
 
-@pytest.mark.parametrize("script", some(SCRIPTS, 3))
+@pytest.mark.parametrize("script", some(SCRIPTS, 8))
 def test_a_script_with_adaptdl_s_calls_stops_and_goes_on_with_another_number(tmp_path, script):
     steps = "7" if script != "tutorial/step_1.py" else "30"  # in the first epoch, in the second
     first = generation(run, tmp_path, 2, SCRIPT=script, STEPS=steps)

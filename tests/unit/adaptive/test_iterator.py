@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.adaptive import collective, data, loop
 from edl.adaptive.epoch import remaining_epochs_until
@@ -51,7 +52,7 @@ def test_what_is_one_row_longer_is_one_more_micro_batch_of_the_last_step(process
     micros=st.integers(1, 3),
     after=st.lists(st.integers(0, 4), min_size=5, max_size=5),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_pass_whose_batch_changes_reads_each_pair_once(size, batches, rows, micros, after):
     ranges, taken = [(0, size)], []
     for steps, columns in zip(after, batches, strict=False):

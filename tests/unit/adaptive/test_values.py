@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.adaptive.values import decode, encode
 from edl.common.errors import UsageError
@@ -48,7 +49,7 @@ def typed(value):
 
 
 @given(VALUES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_plain_values_come_back(value):
     assert typed(value) == typed(decode(encode(value)))
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 import edl.nn
 from edl.api.definition import Definition, parts_of, text_of
@@ -175,7 +176,7 @@ def odd(n):
     assert (1, True) == (text.count("def odd"), run(text)["even"](10))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(
         st.tuples(st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)), st.booleans()),

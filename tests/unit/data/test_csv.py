@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.common.errors import DataError, RecordError, UsageError
 from edl.data import csv as edl_csv
@@ -39,7 +40,7 @@ def read(path: Path, skip: tuple[int, ...] = (), **params: Any) -> dict[str, lis
 nasty = st.text(alphabet='ab ,"\n\r日é;', max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     rows=st.lists(st.tuples(nasty, nasty), min_size=1, max_size=30),
     chunk=st.integers(1, 40),

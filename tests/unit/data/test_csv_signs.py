@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.common.errors import DataError, EdlError, RecordError, UsageError
 from edl.common.values import convert
@@ -39,7 +40,7 @@ fraction = st.one_of(
 text = st.sampled_from([*SIGNS.split("|"), "a", "unknown ", "-1", "é", "NA", ""])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     rows=st.lists(st.tuples(whole, fraction, text), min_size=1, max_size=40),
     slow=st.booleans(),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.common.errors import DataError, UsageError
 from edl.data.missing import Missing, first_inexact, named, ways_out
@@ -121,7 +122,7 @@ near = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(numbers=st.lists(near, max_size=8))
 def test_first_inexact_is_the_first_that_float_changes(numbers: list[int]) -> None:
     for dtype in (np.int64, np.uint64):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.common.clock import FakeClock
 from edl.common.errors import UsageError
@@ -81,7 +82,7 @@ MINIBATCHES = st.builds(
 STEPS = st.tuples(st.integers(0, 2), st.sampled_from(["put", "flush", "find"]), MINIBATCHES)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(STEPS, max_size=40))
 def test_whoever_writes_each_answer_is_found_exactly(tmp_path_factory, steps):
     """Broken once: (1) _joined leaves the sources' numbers as they are; (2) _enter takes the place

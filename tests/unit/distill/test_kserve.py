@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 from tools.certificates import certified
 from tools.kserve import Fault, Spec, StandIn
 from tools.proxy import Proxy
+from tools.turns import examples
 
 from edl.common.errors import Unreachable, UsageError
 from edl.common.identity import Identity
@@ -85,7 +86,7 @@ def test_numbers_of_every_kind_come_back_as_they_went(place, carrier, raw):
     kinds = [each for each in NUMPYS if raw or each not in ("FP16", "BF16")]
     shapes = arrays.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(st.data(), st.sampled_from(kinds), shapes)
     def check(data, datatype, shape):
         free = {"allow_nan": raw} if datatype.startswith("FP") else None

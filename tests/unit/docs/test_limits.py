@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -25,11 +26,20 @@ def modules() -> list[tuple[str, str, ast.Module]]:
     return [(path, text, ast.parse(text)) for path, text in texts.items()]
 
 
-def nodes(kind: type[N]) -> Iterator[tuple[str, N]]:
+@functools.cache
+def all_nodes() -> dict[type[ast.AST], list[tuple[str, ast.AST]]]:
+    """Return the nodes of all modules by their kind, each with its module's path."""
+    found: dict[type[ast.AST], list[tuple[str, ast.AST]]] = defaultdict(list)
     for path, _, tree in modules():
         for node in ast.walk(tree):
-            if isinstance(node, kind):
-                yield path, node
+            found[type(node)].append((path, node))
+    return found
+
+
+def nodes(kind: type[N]) -> Iterator[tuple[str, N]]:
+    for path, node in all_nodes()[kind]:
+        assert isinstance(node, kind)
+        yield path, node
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import approx_fprime
+from tools.turns import examples
 
 from edl.goodput import PerfParams, fit_perf_params
 from edl.goodput.fit import LEAST, MOST_GAMMA, objective, rows_of
@@ -58,7 +59,7 @@ def test_objective_is_that_of_the_paper(oracle, columns):
         assert plain_objective(oracle, perf, columns) == pytest.approx(found, rel=1e-12)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     theta=st.tuples(*[st.floats(0.01, 1.0)] * 6, st.floats(1.01, 9.9)),
     rounding=st.sampled_from([0.0, 0.1]),

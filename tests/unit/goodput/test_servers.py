@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.goodput import ServersParams, ServersPoint, fit_servers_params
 from edl.goodput.servers import PRIOR_QUEUEING
@@ -249,7 +250,7 @@ all_params = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(all_params, st.integers(1, 8), st.integers(1, 4096))
 def test_more_workers_or_servers_are_never_slower(params, servers, minibatch):
     workers = np.arange(1, 65)

@@ -142,7 +142,7 @@ def test_the_job_keeps_the_batch_that_its_first_round_made(make):
     assert first.state.global_step == later.state.global_step
 
 
-@in_turn(2)
+@in_turn(3)
 def test_a_job_that_has_reached_its_last_step_makes_no_other(make):
     make(max_steps=2).train()
     again = make(max_steps=2)

@@ -132,7 +132,7 @@ def test_a_worker_whose_agent_has_died_does_not_start():
     assert (1, b"") == (done.returncode, done.stdout)
 
 
-@in_turn(2)
+@in_turn(3)
 def test_the_example_of_the_documentation_trains_and_saves(tmp_path, monkeypatch):
     page = (Path(cli.__file__).parents[1] / "docs" / "launch.md").read_text()
     (tmp_path / "train.py").write_text(page.partition("```python\n")[2].partition("```")[0])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.jobs.history import FILE, Reader
 from edl.loggers.core import EVENTS, Cursor, Told, fresh, tell
@@ -188,7 +189,7 @@ def written(folder, store, lines, batches, deaths):
     return store.pieces
 
 
-@settings(max_examples=40)  # each cursor is a file that is synced
+@settings(max_examples=examples(40))  # each cursor is a file that is synced
 @given(
     HISTORIES,
     st.lists(st.integers(0, 25), max_size=4),

@@ -13,8 +13,8 @@ from edl.master.parking import Parked, Parking
 pytestmark = pytest.mark.fast
 
 
-def parked(name, deadline=10.0):
-    return Parked(lambda: name, lambda: None, deadline, Future())
+def parked(name, deadline=10.0, **more):
+    return Parked(lambda: name, lambda: None, deadline, Future(), **more)
 
 
 class Asked:
@@ -51,6 +51,17 @@ def test_who_came_first_is_answered_first_and_nobody_beyond_what_came_is_asked()
     parking.settle("task", lambda: then.things > 0, then.ask)
 
     assert ["a", "b", "e"] == then.order  # `e` is new
+
+
+def test_a_request_that_came_twice_is_answered_twice_whatever_is_left():
+    parking, first, then = Parking(), Asked(), Asked(3)
+    for name in "abac":
+        parking.park("task", parked(name, request=name))
+    parking.settle("task", lambda: True, first.ask)
+    one_thing = iter([True, False, False])
+    parking.settle("task", lambda: next(one_thing), then.ask)
+
+    assert ["a", "a"] == then.order
 
 
 def test_topics_do_not_touch_each_other():

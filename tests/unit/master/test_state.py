@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
+from tools.turns import examples
 from unit.master.test_books_machine import Storm
 
 from edl.durable.journal import Journal
@@ -112,7 +113,7 @@ def test_a_restart_at_any_moment_of_any_storm_changes_nothing():
     run_state_machine_as_test(
         StormWithRestarts,
         settings=settings(
-            max_examples=60,
+            max_examples=examples(60),
             stateful_step_count=80,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.nn import ByName, own_optimizers, schedules
 from edl.nn.local import torch_optimizer
@@ -184,7 +185,7 @@ def test_clipping_is_that_of_torch_nn_utils():
 
 @pytest.mark.slow
 @settings(
-    max_examples=110,
+    max_examples=examples(110),
     deadline=None,
     database=None,
     phases=[Phase.generate],

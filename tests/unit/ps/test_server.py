@@ -193,7 +193,7 @@ def test_a_checkpoint_that_cannot_be_read_ends_a_server_with_1(launch, tmp_path)
     assert "there is no complete checkpoint in" in process.stderr.read()
 
 
-@in_turn(1)
+@in_turn(3)
 def test_a_killed_server_is_replaced_by_one_that_has_what_was_safe(launch, tmp_path):
     """The replacement has at least what was told as coverage, its ledger too; the user is told."""
     job = {"job_dir": tmp_path, "use_async": True, "snapshot_s": 0.05}

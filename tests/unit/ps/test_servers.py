@@ -371,7 +371,7 @@ def test_concurrent_pushes_lose_no_update(start_shards, transport):
     np.testing.assert_array_equal(dense["w"], -count * 36 * 2.0**-10)
 
 
-@in_turn(0)
+@in_turn(3)
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
 def test_a_tensor_of_300_mb_trains_spread_over_servers(start_shards):
     """A20: "One dense tensor > 256 MB: trained, spread over PSs"."""

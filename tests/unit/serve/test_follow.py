@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tools.turns import examples
 
 from edl.common.deltas import About, Name
 from edl.common.errors import CheckpointError, EdlError, UsageError
@@ -177,7 +178,9 @@ class Folders(RuleBasedStateMachine):
             assert here.content == self.cuts[here.about.job, here.about.cut]
 
 
-Folders.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Folders.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)
 TestFolders = Folders.TestCase
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.common import pieces
 from edl.common.errors import CheckpointError, UsageError
@@ -35,7 +36,7 @@ def written(folder, spec, found, kept):
     return TableFile(folder / record.name), error
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     ids=st.one_of(
         st.sets(ANY, max_size=60),

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from tools.turns import examples
 
 from edl.serve.kserve.refused import Refused, Why
 from edl.serve.versions import Versions
@@ -76,7 +77,7 @@ class Swaps(RuleBasedStateMachine):
 
 
 TestSwaps = Swaps.TestCase
-TestSwaps.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestSwaps.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_a_version_that_is_not_there_is_named_with_those_that_are():

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).parents[2]
@@ -9,18 +10,32 @@ KINDS = (ast.FunctionDef, ast.AsyncFunctionDef)
 RAISES = ("raises", "warns", "fail", "runTest")  # of pytest, and of a state machine of hypothesis
 
 
-def asserts(function: ast.AST, helpers: set[str]) -> bool:
-    """Tell whether a function asserts; `helpers`: the names of those that do."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assert):
-            return True
-        if isinstance(node, ast.Call):
-            match node.func:
-                case ast.Name(id=name) if name in helpers:
-                    return True
-                case ast.Attribute(attr=name) if name in RAISES or name.startswith("assert_"):
-                    return True
-    return False
+@dataclass(frozen=True)
+class Function:
+    """What is asked of a function: whether it asserts by itself, and whom it calls by name."""
+
+    name: str
+    line: int
+    asserts: bool
+    calls: frozenset[str]
+
+    @classmethod
+    def of(cls, node: ast.FunctionDef | ast.AsyncFunctionDef) -> "Function":
+        asserts, calls = False, set()
+        for each in ast.walk(node):
+            asserts |= isinstance(each, ast.Assert)
+            if isinstance(each, ast.Call):
+                match each.func:
+                    case ast.Name(id=name):
+                        calls.add(name)
+                    case ast.Attribute(attr=name):
+                        asserts |= name in RAISES or name.startswith("assert_")
+        return cls(node.name, node.lineno, asserts, frozenset(calls))
+
+
+def functions_of(path: Path) -> list[Function]:
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return [Function.of(node) for node in nodes if isinstance(node, KINDS)]
 
 
 def silent(files: list[Path]) -> Iterator[str]:
@@ -28,8 +43,7 @@ def silent(files: list[Path]) -> Iterator[str]:
 
     A name that is called is the file's own function, else one of that name in any other file.
     """
-    found = {path: list(ast.walk(ast.parse(path.read_text()))) for path in files}
-    functions = {path: [n for n in nodes if isinstance(n, KINDS)] for path, nodes in found.items()}
+    functions = {path: functions_of(path) for path in files}
     own: dict[Path, set[str]] = {path: set() for path in files}
     before = -1
     while sum(map(len, own.values())) != before:
@@ -37,10 +51,10 @@ def silent(files: list[Path]) -> Iterator[str]:
         everywhere = set().union(*own.values())
         for path, there in functions.items():
             helpers = own[path] | (everywhere - {f.name for f in there})
-            own[path] |= {f.name for f in there if asserts(f, helpers)}
+            own[path] |= {f.name for f in there if f.asserts or f.calls & helpers}
     for path, there in functions.items():
         tests = [f for f in there if f.name.startswith("test_")]
-        yield from (f"{path}:{f.lineno} {f.name}" for f in tests if f.name not in own[path])
+        yield from (f"{path}:{f.line} {f.name}" for f in tests if f.name not in own[path])
 
 
 def test_each_test_asserts_something():

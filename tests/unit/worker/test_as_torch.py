@@ -10,7 +10,7 @@ import torch.distributed as dist
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tools.inprocess import InProcess
-from tools.turns import in_turn
+from tools.turns import examples, in_turn
 from torch import nn
 from torch.nn import functional
 
@@ -297,21 +297,21 @@ def group():
 
 
 @in_turn(0)
-@settings(max_examples=330, phases=NO_SHRINK)
+@settings(max_examples=examples(330), phases=NO_SHRINK)
 @given(recipes)
 def test_a_server_comes_to_what_torch_comes_to(recipe):
     assert_same(recipe, on_a_server(recipe))
 
 
-@in_turn(1)
-@settings(max_examples=270, phases=NO_SHRINK)
+@in_turn(3)
+@settings(max_examples=examples(270), phases=NO_SHRINK)
 @given(recipes)
 def test_a_group_comes_to_what_torch_comes_to(recipe):
     recipe = dataclasses.replace(recipe, functional=recipe.functional and not recipe.sparse)
     assert_same(recipe, in_a_group(recipe))
 
 
-@settings(max_examples=40, phases=NO_SHRINK)
+@settings(max_examples=examples(40), phases=NO_SHRINK)
 @given(recipes)
 def test_a_group_that_shards_the_model_comes_to_what_torch_comes_to(recipe):
     """The model has a dimension to shard by, and weights that their own module uses."""

@@ -7,6 +7,7 @@ import itertools
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tools.turns import examples
 
 from edl.ps.books.answers import Outcome
 from edl.ps.books.ledger import Span
@@ -134,5 +135,7 @@ class Decisions(RuleBasedStateMachine):
         assert [] == errors
 
 
-Decisions.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+Decisions.TestCase.settings = settings(
+    max_examples=examples(40), stateful_step_count=40, deadline=None
+)
 TestDecisions = Decisions.TestCase

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.nn import optimizers as specs
 from edl.nn.model_spec import TableSpec
@@ -20,7 +21,7 @@ def table(dtype, rounding="nearest", optimizer=None, dim=16, seed=0):
     return Table(spec, seed, make_rule(optimizer or specs.SGD()))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     dtype=st.sampled_from(list(DTYPES)),
     values=st.lists(st.floats(width=32, allow_nan=True), min_size=1, max_size=40),

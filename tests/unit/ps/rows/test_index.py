@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tools.turns import examples
 
 from edl.ps.rows import index as module
 from edl.ps.rows.index import Index
@@ -16,7 +17,7 @@ def ints(values):
     return np.array(values, np.int64)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     batches=st.lists(
         st.one_of(

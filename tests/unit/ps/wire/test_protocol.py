@@ -274,7 +274,7 @@ def test_a_client_of_the_page_trains_a_job_to_its_end(job):
     assert ("done", 0, 8) == (status["state"], status["exit_code"], status["records_done"])
 
 
-@in_turn(2)
+@in_turn(3)
 def test_a_client_that_leaves_a_shard_out_loses_nothing_and_wedges_nothing(job):
     client = Client(job.server.address)
     client.init()

@@ -228,7 +228,7 @@ def test_any_number_of_rows(stores, count):
     assert len(answer(stores[0], whole)) > 64 * count
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.sampled_from([1, 2, 3, 4, 1023, 1024, 1025, 90_000, 140_000]), max_size=6),
        st.sampled_from([0, 1, 90]), st.data())  # fmt: skip
 def test_chunks_of_any_size_are_answered_as_python_answers_them(sizes, count, data):
