@@ -1,58 +1,73 @@
 """Tensors that are sharded over the ranks, as files of safetensors: each rank writes its parts.
 
-torch.distributed.checkpoint does it, in Hugging Face's format: a part knows its place in the whole,
-so that any number of ranks, in any arrangement, reads what it is to hold. Nothing is pickled.
+torch.distributed.checkpoint does it, in Hugging Face's format, through files of ours (parts.py): a
+part knows its place in the whole, so that any number of ranks, in any arrangement, reads what it is
+to hold. Nothing is pickled.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
 
 from ..common.errors import CheckpointError, UsageError
-from ..common.files import FileRecord, sync_directory
+from ..common.files import FileRecord
+from ..common.places import Place
+from ..common.storage import Manifest
 from .values import Like, Sharded
 
-_FILES = "shard-{:05d}-*.safetensors"  # of a rank, counted from 1
+if TYPE_CHECKING:
+    from .parts import Parts
+
+# Of a file: a store is asked 30 s for one, and a rank has one in memory at a time. A tensor's part
+# that is larger is a file of its own.
+_FILE_NBYTES = 64 << 20
 
 
 def write(
-    directory: Path, tensors: Mapping[str, Sharded], group: distributed.ProcessGroup | None
-) -> list[FileRecord]:
-    """Write this rank's parts of tensors; return its files. All ranks call it together.
+    place: Place, tensors: Mapping[str, Sharded], group: distributed.ProcessGroup | None
+) -> tuple[list[FileRecord], Parts]:
+    """Write this rank's parts of tensors; return its files, and which parts each has.
 
-    Raises CheckpointError on all of them where one could not, UsageError where torch is too old.
+    All ranks call it together. Raises CheckpointError on all of them where one could not,
+    UsageError where torch is too old.
     """
     checkpoint = _torchs()
-    writer = checkpoint.HuggingFaceStorageWriter(str(directory), save_distributed=True)
+    from .parts import Writer
+
+    ranks = distributed.get_world_size() if distributed.is_initialized() else 1
+    writer = Writer(place, _numbers(tensors, ranks))
     _try(
-        f"the ranks cannot save their parts in {directory}",
+        f"the ranks cannot save their parts in {place}",
         checkpoint,
         lambda: checkpoint.save(dict(tensors), storage_writer=writer, process_group=group),
     )
-    sync_directory(directory)
-    rank = distributed.get_rank() if distributed.is_initialized() else 0
-    return [_record(path) for path in sorted(directory.glob(_FILES.format(rank + 1)))]
+    return writer.records, writer.parts
 
 
 def read(
-    directory: Path,
+    manifest: Manifest,
+    parts: Parts,
     wanted: Mapping[str, tuple[torch.Size, torch.dtype]],
     like: Like,
 ) -> dict[str, torch.Tensor]:
     """Return tensors of these shapes and dtypes as this rank is to hold them, else as a whole.
 
-    Raises CheckpointError where the files do not have them, UsageError where torch is too old.
+    `parts`: which parts each file of the checkpoint has. Raises CheckpointError where the files do
+    not have them, UsageError where torch is too old.
     """
     if not wanted:
         return {}
     checkpoint = _torchs()
+    from .parts import Reader
+
+    parts = {file: [part for part in own if part[0] in wanted] for file, own in parts.items()}
+    _check_whole(manifest.place, parts, wanted)
     found: dict[str, Any] = {}
     for where, (shape, dtype) in wanted.items():
         part = like(where, shape)
@@ -61,15 +76,43 @@ def read(
             if part is None
             else torch.empty_like(part.detach(), dtype=dtype)
         )
-    reader = checkpoint.HuggingFaceStorageReader(str(directory))
+    reader = Reader(manifest, parts, wanted)
     with warnings.catch_warnings():  # that each rank reads for itself, as it is meant to
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         _try(
-            f"cannot load the parts in {directory}",
+            f"cannot load the parts in {manifest.place}",
             checkpoint,
             lambda: checkpoint.load(found, storage_reader=reader, no_dist=True),
         )
     return found
+
+
+def _numbers(tensors: Mapping[str, Sharded], ranks: int) -> dict[str, int]:
+    """Return into which file of its rank a part of each tensor goes, from 1, alike on all ranks."""
+    numbers: dict[str, int] = {}
+    number, filled = 1, 0
+    for name, tensor in tensors.items():
+        nbytes = tensor.numel() * tensor.element_size() // ranks
+        if filled and filled + nbytes > _FILE_NBYTES:
+            number, filled = number + 1, 0
+        numbers[name] = number
+        filled += nbytes
+    return numbers
+
+
+def _check_whole(
+    place: Place, parts: Parts, wanted: Mapping[str, tuple[torch.Size, torch.dtype]]
+) -> None:
+    """Check that the parts of each tensor make it up: what is missing would be read as anything."""
+    there = dict.fromkeys(wanted, 0)
+    for name, _, sizes in (part for of_file in parts.values() for part in of_file):
+        there[name] += math.prod(sizes)
+    for name, (shape, _) in wanted.items():
+        if there[name] != shape.numel():
+            raise CheckpointError(
+                f"{place} has {there[name]} of the {shape.numel()} values of {name}: not all ranks "
+                "have saved their parts. Load an earlier version."
+            )
 
 
 def _try(what: str, checkpoint: Any, do: Callable[[], object]) -> None:
@@ -92,9 +135,3 @@ def _torchs() -> Any:
             "gives."
         )
     return checkpoint
-
-
-def _record(path: Path) -> FileRecord:
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return FileRecord(path.name, file.tell(), digest.hexdigest())

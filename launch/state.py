@@ -84,12 +84,6 @@ def _save_together(folder: Place, packed: Packed, tree: dict[str, Tree]) -> None
     from .together import ranks
 
     peers = ranks()
-    if not folder.is_local:
-        raise UsageError(
-            f"a state whose tensors are sharded over the ranks goes into a folder that all of them "
-            f"see, not to {folder}: name one by --checkpoint_dir, or save full tensors "
-            "(get_state_dict with full_state_dict and cpu_offload)."
-        )
     version, directory = 0, folder
     problem: str | None = None
     if peers.rank == 0:
@@ -104,15 +98,11 @@ def _save_together(folder: Place, packed: Packed, tree: dict[str, Tree]) -> None
     if problem:
         raise CheckpointError(problem)
     directory = folder / name
-    records: list[FileRecord] = []
-    try:
-        records = shards.write(directory.path, packed.sharded, peers.group)
-    except OSError as error:
-        problem = f"cannot save to {directory}: {error}"
-    written = peers.gather((problem, [list(dataclasses.astuple(record)) for record in records]))
-    problem = next((of_one for of_one, _ in written if of_one), None)
-    if peers.rank == 0 and not problem:
-        files = [FileRecord(*each) for _, own in written for each in own]
+    records, parts = shards.write(directory, packed.sharded, peers.group)
+    written = peers.gather(([list(dataclasses.astuple(record)) for record in records], parts))
+    if peers.rank == 0:
+        files = [FileRecord(*each) for own, _ in written for each in own]
+        tree["parts"] = {name: parts for _, own in written for name, parts in own.items()}
         try:
             _finish(folder, directory, version, packed, tree, files)
         except (OSError, EdlError) as error:
@@ -174,7 +164,7 @@ def load(like: dict[Any, Any] | None = None) -> Saved:
     tree = json.loads(text)
     held = values.likes(like)
     both = {"list": [tree["state"], tree["progress"]]}
-    parts = shards.read(manifest.directory, values.sharded_in(both), held)
+    parts = shards.read(manifest, tree.get("parts", {}), values.sharded_in(both), held)
     found = values.Unpacked(from_bytes(tensors), parts, tree.get("metadata", {}), held)
     return Saved(found.unpack(tree["state"], "state"), found.unpack(tree["progress"], "progress"))
 
@@ -240,8 +230,12 @@ def newest_round(checkpoint_dir: Where) -> int:
 
 
 def newest_whole(checkpoint_dir: Where) -> int:
-    """Return the version of the newest checkpoint that is whole; 0: none."""
-    found = storage.latest(checkpoint_dir)
+    """Return the version of the newest checkpoint that is whole; 0: none.
+
+    At a store only sizes are compared: an object is whole, and whoever loads it compares the rest.
+    """
+    place = Place(checkpoint_dir)
+    found = storage.newest_whole(storage.find_checkpoints(place), checksums=place.is_local)
     return found.version if found else 0
 
 

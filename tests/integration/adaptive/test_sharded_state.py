@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from edl import launch
-from edl.common.errors import CheckpointError, UsageError
+from edl.common.errors import CheckpointError
 
 WORLDS = [2, 2, 3]  # of the generations
 
@@ -41,7 +41,7 @@ def whole(model):
 def error_of(call):
     try:
         call()
-    except (CheckpointError, UsageError) as error:
+    except CheckpointError as error:
         return str(error)
     return ""
 
@@ -74,7 +74,6 @@ def work(say):
     step(model, optimizer, 2)
     wrong = distribute_tensor(torch.zeros(3, 5), mesh, [Shard(0)])
     shape = error_of(lambda: launch.load(like={"column": wrong}))
-    os.environ["EDL_CHECKPOINT_PATH"] = "memory://somewhere"
     say(
         {
             "weights": whole(model),
@@ -84,7 +83,6 @@ def work(say):
             "everything": everything["column"].tolist(),
             "random": torch.rand(1).item(),
             "shape": shape,
-            "url": error_of(lambda: launch.save(state)),
         }
     )
     distributed.barrier()
@@ -139,4 +137,3 @@ def test_nothing_that_was_saved_is_a_pickle(said):
 def test_what_does_not_fit_is_a_sentence_on_all_ranks(said):
     for one in (one for generation in said[0] for one in generation):
         assert "state.column was saved with the shape (3, 4) and is (3, 5) here" in one["shape"]
-        assert "goes into a folder that all of them see, not to memory://somewhere" in one["url"]
