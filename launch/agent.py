@@ -36,6 +36,8 @@ _UNCOUNTED = 1 << 30  # restarts: the coordinator counts
 _WORDS = 20  # lines of a failed worker's log
 # Seconds: a guess; what a kill loses, against some pauses of a script of edl.adaptive.
 _DEFAULTS = {"EDL_CHECKPOINT_INTERVAL_S": "120"}
+# What `accelerate launch` tells on machines without: else each Accelerator() there trains alone.
+_ON_CPUS = {"ACCELERATE_USE_CPU": "true"}
 
 
 def run(node: Node, arguments: Sequence[str], *, nproc: int, logs: Path, tee: bool) -> int:
@@ -161,7 +163,8 @@ class _Logs(LogsSpecs):
             # what it prints is in its log at once, and its last words too where it is killed
             "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
         }
-        told |= {name: text for name, text in _DEFAULTS.items() if name not in os.environ}
+        defaults = _DEFAULTS if devices.are_there() else _DEFAULTS | _ON_CPUS
+        told |= {name: text for name, text in defaults.items() if name not in os.environ}
         if handler.before and (gpus := devices.visible()):
             told[devices.VISIBLE] = ",".join(
                 devices.seen(gpus, handler.before, int(env["LOCAL_WORLD_SIZE"]))

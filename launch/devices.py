@@ -54,3 +54,10 @@ def visible() -> list[str]:
     import torch
 
     return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def are_there() -> bool:
+    """Tell whether torch finds any accelerator here, of whatever kind."""
+    import torch
+
+    return torch.accelerator.is_available()

@@ -11,6 +11,7 @@ from ..adaptive.positions import Share, Step, steps
 from ..common.errors import UsageError
 from ..common.order import order
 from . import world
+from .together import check_known
 
 T = TypeVar("T")
 
@@ -64,8 +65,17 @@ class Sampler(torch.utils.data.Sampler[list[int]]):
         A loader with workers draws batches long before they are trained with, so that only this
         knows the position.
 
-        Raises UsageError where the loader has other batches than this sampler's.
+        Raises UsageError where the loader has other batches than this sampler's, or where each of
+        several ranks trains alone.
         """
+        check_known()
+        if type(loader).__module__.partition(".")[0] == "accelerate":
+            # It shares out among the ranks what is this rank's share, and sets epochs from 0 on.
+            raise UsageError(
+                "accelerate has made a loader of its own of this one, which leaves records out: "
+                "leave the loader out of prepare(), as in accelerator.prepare(model, optimizer), "
+                "and move each batch by accelerate.utils.send_to_device(batch, accelerator.device)."
+            )
         if getattr(loader, "batch_sampler", self) is not self:
             raise UsageError(
                 "the loader does not draw from this sampler: make it with "

@@ -17,14 +17,24 @@ def ranks() -> collective.Control:
     Raises UsageError where there are several that do not know each other.
     """
     global _ranks
-    if not (distributed.is_available() and distributed.is_initialized()):
-        if world.world_size() > 1:
-            raise UsageError(
-                f"this is rank {world.rank()} of {world.world_size()}, and they do not know each "
-                "other: call torch.distributed.init_process_group() first."
-            )
+    check_known()
+    if not _is_initialized():
         return collective.Control()
     world_group = distributed.group.WORLD
     if _ranks is None or _ranks[0] is not world_group:
         _ranks = world_group, collective.of_all()
     return _ranks[1]
+
+
+def check_known() -> None:
+    """Raise UsageError where there are several ranks that do not know each other."""
+    if world.world_size() > 1 and not _is_initialized():
+        raise UsageError(
+            f"this is rank {world.rank()} of {world.world_size()}, and they do not know each "
+            "other: call torch.distributed.init_process_group() first. accelerate's Accelerator() "
+            'does so, on CPUs with cpu=True, and Lightning\'s Fabric with strategy="ddp".'
+        )
+
+
+def _is_initialized() -> bool:
+    return distributed.is_available() and distributed.is_initialized()

@@ -14,7 +14,7 @@ import pytest
 import torch
 from launched import books
 from tools import rounds
-from tools.launched import DEADLINE_S, Launched, workers
+from tools.launched import DEADLINE_S, Launched, Storm, workers
 from tools.turns import some
 
 from edl.common.order import order
@@ -107,31 +107,6 @@ def test_each_record_counts_once_and_the_parameters_are_those_of_one_process(
 @pytest.mark.parametrize("kind", KINDS)
 def test_wherever_it_is_interrupted(kind, told, killed, tmp_path):
     check(kind, tmp_path, told, killed)
-
-
-class Storm:
-    """A job whose rank 0 holds after a step, and what happens to it there."""
-
-    def __init__(self, job: Launched) -> None:
-        self.job = job
-
-    def reach(self, round: int, step: int, world: int) -> None:
-        """Let the replicas of this round, so many, make this step; wait until they have."""
-        books.set_limit(self.job.folder, round, step)
-        ledgers = [self.job.folder / f"books-{rank}" for rank in range(world)]
-        deadline = time.monotonic() + DEADLINE_S
-        while any(self._last(ledger) != [round, step] for ledger in ledgers):
-            assert self.job.main.poll() is None, self.job.said()
-            assert time.monotonic() < deadline, self.job.said()
-            time.sleep(0.05)
-
-    def watch_round(self, round: int) -> None:
-        self.job.watch(lambda status: status["round"] == round)
-
-    def _last(self, path: Path) -> list[int]:
-        """Return the round and the step of the last line."""
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [int(word) for word in lines[-1].split()[:2]] if lines else [0, 0]
 
 
 @pytest.mark.slow

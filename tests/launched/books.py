@@ -36,6 +36,15 @@ class Order(torch.utils.data.Sampler[int]):
         yield from order(SEED, self.epoch, 0, RECORDS, shuffle=True).tolist()
 
 
+def regression() -> tuple[torch.Tensor, torch.Tensor, torch.nn.Module, torch.optim.Optimizer]:
+    """Return inputs, targets, a model and its optimizer, the same in all processes."""
+    torch.manual_seed(SEED)
+    inputs = torch.randn(RECORDS, WIDTH)
+    model = torch.nn.Linear(WIDTH, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return inputs, inputs.sum(1, keepdim=True), model, optimizer
+
+
 class Books:
     """The books of one rank."""
 

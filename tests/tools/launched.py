@@ -120,5 +120,32 @@ class Launched:
         return int(passes) > 0 and counts == f"[{passes}]"
 
 
+class Storm:
+    """A job whose rank 0 holds after a step, and what happens to it there."""
+
+    def __init__(self, job: Launched) -> None:
+        self.job = job
+
+    def reach(self, round: int, step: int, world: int) -> None:
+        """Let the replicas of this round, so many, make this step; wait until they have."""
+        from launched import books  # torch, which few need
+
+        books.set_limit(self.job.folder, round, step)
+        ledgers = [self.job.folder / f"books-{rank}" for rank in range(world)]
+        deadline = time.monotonic() + DEADLINE_S
+        while any(self._last(ledger) != [round, step] for ledger in ledgers):
+            assert self.job.main.poll() is None, self.job.said()
+            assert time.monotonic() < deadline, self.job.said()
+            time.sleep(0.05)
+
+    def watch_round(self, round: int) -> None:
+        self.job.watch(lambda status: status["round"] == round)
+
+    def _last(self, path: Path) -> list[int]:
+        """Return the round and the step of the last line."""
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [int(word) for word in lines[-1].split()[:2]] if lines else [0, 0]
+
+
 def workers(agent: int) -> list[int]:
     return [child.pid for child in psutil.Process(agent).children()]

@@ -69,3 +69,16 @@ def test_scripts_save_now_and_then_unless_somebody_says_how_often(tmp_path, monk
 
     assert "120" == by_default["EDL_CHECKPOINT_INTERVAL_S"]
     assert "EDL_CHECKPOINT_INTERVAL_S" not in environment(tmp_path, before=0)
+
+
+def test_accelerate_is_told_where_there_are_only_cpus(tmp_path, monkeypatch):
+    name = "ACCELERATE_USE_CPU"
+    monkeypatch.delenv(name, raising=False)
+    found = []
+    for there, given in (False, None), (True, None), (False, "no"):
+        monkeypatch.setattr(devices, "are_there", lambda there=there: there)
+        if given:
+            monkeypatch.setenv(name, given)
+        found.append(environment(tmp_path, before=0).get(name))
+
+    assert ["true", None, None] == found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from unittest import mock
@@ -18,8 +19,15 @@ from edl.common.order import order
 from edl.launch import Sampler, load, save
 
 
-def rank_of(rank, world):
-    return mock.patch.dict(os.environ, {"RANK": str(rank), "WORLD_SIZE": str(world)})
+@contextlib.contextmanager
+def rank_of(rank, world, known=True):
+    """Make this process a rank of several, which know each other."""
+    told = {"RANK": str(rank), "WORLD_SIZE": str(world)}
+    with (
+        mock.patch.dict(os.environ, told),
+        mock.patch("edl.launch.together._is_initialized", return_value=known),
+    ):
+        yield
 
 
 def read(sampler, number=None):
@@ -141,3 +149,13 @@ def test_a_position_of_another_order_is_refused(other):
 def test_a_batch_that_leaves_a_rank_nothing_is_refused():
     with rank_of(0, 4), pytest.raises(UsageError, match="3 records has none for some of 4 workers"):
         Sampler(20, 3)
+
+
+def test_ranks_of_which_each_trains_alone_are_refused():
+    sampler = Sampler(20, 4)
+
+    with (
+        rank_of(1, 2, known=False),
+        pytest.raises(UsageError, match="rank 1 of 2, and they do not"),
+    ):
+        next(sampler.count(DataLoader(range(20), batch_sampler=sampler)))
