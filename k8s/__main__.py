@@ -1,9 +1,9 @@
 """`python -m edl.k8s`: the controller of the EdlJobs of one namespace, or of all.
 
 It serves /metrics on EDL_METRICS_PORT from its first moment on, which is its probe too, and acts
-once it holds the Lease `edl-controller`: another one of the same namespace waits. Any thread's
-failure ends the process, so that whoever keeps it running starts it again; so does the loss of the
-Lease. SIGTERM ends it in order.
+once it holds the Lease `edl-controller`: another one of the same namespace waits. Beside one of all
+namespaces none of another namespace begins. Any thread's failure ends the process, so that whoever
+keeps it running starts it again; so does the loss of the Lease. SIGTERM ends it in order.
 
 Masters get the image that it has itself, whose code is the installer's (--master_image where it is
 in no pod); EDL_ALLOW says what EdlJobs may ask for besides what harms nobody (allowed.py).
@@ -23,7 +23,7 @@ from ..common import log as logs
 from ..common.errors import EdlError, PeerError, UsageError
 from ..common.listen import serve_metrics
 from ..common.process import end_with
-from . import names
+from . import holders, names
 from .allowed import Installed
 from .api import Api, Object
 from .controller import Controller, Metrics
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     where.add_argument(
         "--all_namespaces",
         action="store_true",
-        help="all EdlJobs of the cluster, for which the roles of the manifests do not suffice",
+        help="all EdlJobs of the cluster, by the ClusterRoles of the manifests' all-namespaces",
     )
     parser.add_argument(
         "--master_image", default="", help="image of all masters; default: the one of this pod"
@@ -94,10 +94,12 @@ def run(namespace: str, everywhere: bool, image: str) -> int:
     api = Api.connect(namespace, client=LEASE)
     api.connection.on_end = refused
     api.check_version()
+    holders.check_alone(api, everywhere)
     installed = _installed(api, image)
     metrics = Metrics()
     _, address = serve_metrics(metrics.registry)
-    leadership = Leadership.of_service(api, LEASE, _LABELS)
+    serves = {holders.SERVES: holders.ALL if everywhere else holders.ONE}
+    leadership = Leadership.of_service(api, LEASE, {**_LABELS, **serves})
     controller = Controller(api.inside("") if everywhere else api, metrics, installed=installed)
     where = "all namespaces" if everywhere else f"the namespace {api.namespace}"
     log.info("controller of %s metrics=%s; waiting for the lease %s", where, address, LEASE)

@@ -34,6 +34,7 @@ PATHS = {
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies"),
     "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets"),
+    "RoleBinding": ("apis/rbac.authorization.k8s.io/v1", "rolebindings"),
     "PriorityClass": ("apis/scheduling.k8s.io/v1", "priorityclasses"),
     "SelfSubjectAccessReview": ("apis/authorization.k8s.io/v1", "selfsubjectaccessreviews"),
     "LocalSubjectAccessReview": ("apis/authorization.k8s.io/v1", "localsubjectaccessreviews"),
@@ -119,13 +120,17 @@ class Api:
             raise
 
     def list(
-        self, kind: str, selector: str = "", patience_s: float | None = None
+        self, kind: str, selector: str = "", patience_s: float | None = None, name: str = ""
     ) -> tuple[list[Object], str]:
-        """Return all objects of a kind, by label selector, and the version that they are of."""
+        """Return all objects of a kind, by label selector, and the version that they are of.
+
+        `name`: those of this name, of all namespaces say; who may see no others may list these.
+        """
         items: list[Object] = []
         query: dict[str, Any] = {
             "limit": _PAGE,
             **({"labelSelector": selector} if selector else {}),
+            **({"fieldSelector": f"metadata.name={name}"} if name else {}),
         }
         while True:
             page = self.connection.request(

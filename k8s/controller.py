@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from ..common.errors import PeerError
 from ..common.identity import Identity
 from ..common.times import rfc3339
-from . import names
+from . import accounts, names
 from .allowed import USUAL, Installed
 from .api import Api
 from .connection import ApiError
@@ -101,6 +101,7 @@ class Controller:
             count = functools.partial(copies.count, phase)
             self._metrics.jobs.labels(phase).set_function(count)
         self._known: dict[Key, _Known] = {}  # touched by whoever has the key only
+        self._furnished: set[str] = set()  # namespaces that have the accounts of pods
         self._lock = threading.Condition()
         self._keys: Keys[Key] = Keys()
         self._unlisted = {names.KIND, "Pod", "ConfigMap"}
@@ -248,8 +249,11 @@ class Controller:
                 _tell(api, action)
                 continue
             try:
+                if (action.verb, action.kind) == ("create", "Pod") and not self._api.namespace:
+                    self._furnish(api)
                 _act(api, action)
             except ApiError as error:
+                self._furnished.discard(key[0])  # the accounts may be gone
                 known.looked = None  # the copies may be old
                 if error.status != 409 and (action.kind != names.KIND or action.verb == "delete"):
                     self._tell_refusal(api, seen, known, action, error)
@@ -261,6 +265,12 @@ class Controller:
         if known.memory.refused:
             known.memory = replace(known.memory, refused="")
             self._put(key, 0.0)  # the status still says so
+
+    def _furnish(self, api: Api) -> None:
+        """Make the accounts of a namespace's pods, once, where nobody installs any there."""
+        if api.namespace not in self._furnished:
+            accounts.make(api)
+            self._furnished.add(api.namespace)
 
     def _tell_refusal(
         self, api: Api, seen: Seen, known: _Known, action: Action, error: ApiError

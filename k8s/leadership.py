@@ -155,15 +155,18 @@ class Leadership:
             "acquireTime": before.get("acquireTime") or now,
             "leaseTransitions": changes,
         }
+        about: Object
         try:
             if found is None:
-                about: Object = {"name": self._name, "labels": self._labels}
+                about = {"name": self._name, "labels": self._labels}
                 if self._owner is not None:
                     about["ownerReferences"] = [self._owner]
                 kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
                 self._api.create("Lease", {**kind, "metadata": about, "spec": spec})
             else:
-                self._api.replace("Lease", self._name, {**found, "spec": spec})
+                about = found["metadata"]
+                about = {**about, "labels": {**(about.get("labels") or {}), **self._labels}}
+                self._api.replace("Lease", self._name, {**found, "metadata": about, "spec": spec})
         except ApiError as error:
             if error.status in (404, 409):
                 return False

@@ -17,10 +17,10 @@ from ..common.times import rfc3339
 from ..k8s import names
 from ..k8s.api import Api, Object
 from ..k8s.connection import ApiError
+from ..k8s.holders import holder
 from ..k8s.leadership import Leadership
 from ..k8s.nodes import is_ready
 from ..k8s.outside import rights
-from ..k8s.outside.submit import holder
 from ..k8s.reflector import Change, Reflector
 from .admission import admit
 from .edljobs import Copy, Looker, change

@@ -15,10 +15,11 @@ from typing import Any
 
 from ...common.errors import PeerError, UsageError
 from ...common.settings import JobSettings
-from .. import names, pods
+from .. import holders, names, pods
 from ..api import Api, Object, too_old
 from ..connection import ApiError
-from . import rights, submit
+from ..holders import Holder
+from . import rights
 
 OK, WARNING, ERROR = "ok", "warning", "error"
 _SKEW_S = 5.0
@@ -63,13 +64,17 @@ def _examine(api: Api, settings: JobSettings, kind: str) -> Iterator[Finding]:
     try:
         yield _namespace(api)
         chosen = "job"
-        for finding in _controller(api, kind):
+        holder = holders.controller(api)
+        for finding in _controller(api, kind, holder):
             chosen = "edljob" if finding.level == OK and kind != "job" else chosen
             yield finding
         chosen = kind if kind != "auto" else chosen
-        yield from _own_rights(api, chosen)
-        lacking = [*_accounts(api, settings), *_priorities(api, settings)]
-        rights_of_master = [*_master_rights(api, settings)]
+        everywhere = holder is not None and holder.everywhere
+        yield from _own_rights(api, chosen, everywhere)
+        makes = everywhere and chosen == "edljob"
+        lacking = [*_accounts(api, settings, makes), *_priorities(api, settings)]
+        comes = makes and _look(api, "ServiceAccount", settings.service_account) is None
+        rights_of_master = [] if comes else [*_master_rights(api, settings)]
         missing = [each for each in lacking if each.level == ERROR]
         if len(missing) > 1:  # nothing is installed here: that is one cause
             what = ", ".join(f"{each.what} {each.detail.split(':')[0]}" for each in missing)
@@ -124,7 +129,7 @@ def _namespace(api: Api) -> Finding:
     return Finding(OK, "namespace", api.namespace)
 
 
-def _controller(api: Api, kind: str) -> Iterator[Finding]:
+def _controller(api: Api, kind: str, holder: Holder | None) -> Iterator[Finding]:
     level = ERROR if kind == "edljob" else WARNING
     try:
         api.list(names.KIND)
@@ -138,9 +143,12 @@ def _controller(api: Api, kind: str) -> Iterator[Finding]:
                 level, "EdlJob", f"not known here: `edl submit` makes a batch Job; {_install(api)}"
             )
         return
-    holder = submit.controller(api)
-    if holder:
-        yield Finding(OK, "EdlJob", f"known, and its controller runs ({holder})")
+    if holder is not None and holder.namespace != api.namespace:
+        who = f"{holder.name} in the namespace {holder.namespace}"
+        yield Finding(OK, "EdlJob", f"known, and the controller of all namespaces runs ({who})")
+        return
+    if holder is not None:
+        yield Finding(OK, "EdlJob", f"known, and its controller runs ({holder.name})")
         return
     yield Finding(
         level,
@@ -150,7 +158,7 @@ def _controller(api: Api, kind: str) -> Iterator[Finding]:
     )
 
 
-def _own_rights(api: Api, kind: str) -> Iterator[Finding]:
+def _own_rights(api: Api, kind: str, everywhere: bool) -> Iterator[Finding]:
     needed = list(rights.rights(rights.NEEDED[kind]))
     lacking = [right for right in needed if not _allowed(api, "SelfSubjectAccessReview", right)]
     by_role: dict[str, list[rights.Right]] = {}
@@ -161,7 +169,7 @@ def _own_rights(api: Api, kind: str) -> Iterator[Finding]:
             ERROR,
             "rights",
             f"you may not {_told(those)}: the role {role} gives it: "
-            f"{rights.how_to_bind(role, api.namespace)}",
+            f"{rights.how_to_bind(role, api.namespace, everywhere=everywhere)}",
         )
     if not lacking:
         what = "an EdlJob" if kind == "edljob" else "a batch Job"
@@ -219,9 +227,14 @@ def _allowed(api: Api, kind: str, right: rights.Right, **who: str) -> bool:
     return bool(api.create(kind, review)["status"]["allowed"])
 
 
-def _accounts(api: Api, settings: JobSettings) -> Iterator[Finding]:
+def _accounts(api: Api, settings: JobSettings, makes: bool) -> Iterator[Finding]:
+    """Look for the accounts of pods. `makes`: the controller of all namespaces makes its own."""
     for name in (settings.service_account, pods.REPLICA_ACCOUNT):
-        yield _exists(api, "ServiceAccount", name, "service account", _install(api))
+        found = _exists(api, "ServiceAccount", name, "service account", _install(api))
+        if found.level == ERROR and makes and name in (names.MASTER, pods.REPLICA_ACCOUNT):
+            said = f"{name}: it comes with the first EdlJob of the namespace"
+            found = Finding(OK, "service account", said)
+        yield found
 
 
 def _priorities(api: Api, settings: JobSettings) -> Iterator[Finding]:

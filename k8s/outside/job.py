@@ -16,10 +16,10 @@ from typing import Any
 
 from ...common import finite, launched
 from ...common.contradictions import why_not_teachers
-from ...common.errors import JobError, Unreachable, UsageError
+from ...common.errors import EdlError, JobError, PeerError, Unreachable, UsageError
 from ...jobs.job import ENDED, INTERRUPTED, STOPPED, Kind, Report, Status
 from ...jobs.wait import GOALS
-from .. import job_config, names, nodes, objects
+from .. import holders, job_config, names, nodes, objects
 from ..api import Api, Object
 from ..connection import CLIENT, ApiError
 from . import checkpoint, events, logs, rights, scaling, state, view
@@ -38,9 +38,19 @@ def connected(namespace: str, client: str = CLIENT) -> Iterator[Api]:
     try:
         yield api
     except ApiError as error:
-        raise rights.explained(error) from error
+        raise explained(api, error) from error
     finally:
         api.close()
+
+
+def explained(api: Api, error: ApiError) -> EdlError:
+    """Make of a refusal one line with what mends it in this cluster."""
+    everywhere = False
+    if error.status == 403:
+        with contextlib.suppress(PeerError):  # what was refused is the news
+            found = holders.controller(api)
+            everywhere = found is not None and found.everywhere
+    return rights.explained(error, everywhere)
 
 
 class ClusterJob:
@@ -75,7 +85,7 @@ class ClusterJob:
                 return top
         if len(unseen) == 2:
             raise unseen[0]
-        blind = f" ({rights.explained(unseen[0])})" if unseen else ""
+        blind = f" ({explained(self.api, unseen[0])})" if unseen else ""
         raise UsageError(
             f"There is no job {self.name!r} in the namespace {self.api.namespace}: `edl list "
             f"-n {self.api.namespace}` shows those that are there{blind}."

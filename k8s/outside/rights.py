@@ -51,6 +51,7 @@ ROLES: dict[str, dict[tuple[str, str], str]] = {
         ("events.k8s.io", "events"): "create patch",
     },
 }
+SHARED = ("edl-master", "edl-user")  # ClusterRoles as well, where one controller serves all
 # What `edl submit` and the commands on a job ask for, by the kind of its top object.
 _SEEN = {
     ("", "pods"): _READ,
@@ -94,17 +95,22 @@ def role_of(right: Right) -> str:
     )
 
 
-def how_to_bind(role: str, namespace: str, user: str = "") -> str:
-    """Return the command that gives somebody a role."""
+def how_to_bind(role: str, namespace: str, user: str = "", everywhere: bool = False) -> str:
+    """Return the command that gives somebody a role; `everywhere`: it is the whole cluster's."""
     name, flag = user or "NAME", "--user"
     if user.startswith("system:serviceaccount:"):
         name, flag = user.removeprefix("system:serviceaccount:"), "--serviceaccount"
     bound = re.sub(r"[^a-z0-9.-]+", "-", name.lower())
-    return f"kubectl -n {namespace} create rolebinding {bound}-{role} --role {role} {flag} {name}"
+    is_shared = everywhere and role in SHARED
+    kind = "clusterrole" if is_shared else "role"
+    return f"kubectl -n {namespace} create rolebinding {bound}-{role} --{kind} {role} {flag} {name}"
 
 
-def explained(error: ApiError) -> EdlError:
-    """Make of a refusal one line with what mends it; return others as they are."""
+def explained(error: ApiError, everywhere: bool = False) -> EdlError:
+    """Make of a refusal one line with what mends it; return others as they are.
+
+    `everywhere`: edl is installed for all namespaces.
+    """
     if error.status == 401:
         return PeerError(
             "the Kubernetes API takes your credentials for nobody's (401): log in anew, or name "
@@ -119,7 +125,7 @@ def explained(error: ApiError) -> EdlError:
     role = role_of((found["verb"], group, resource)) if namespace else ""
     if not role:
         return PeerError(f"{told}: ask whoever keeps the cluster for it.")
-    bind = how_to_bind(role, namespace, found["user"])
+    bind = how_to_bind(role, namespace, found["user"], everywhere)
     return PeerError(f"{told}; the role {role} gives it: {bind}")
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
-import email.utils
 import json
 import runpy
 import secrets
@@ -24,15 +22,13 @@ from ...common.errors import UsageError
 from ...common.identity import Identity
 from ...common.settings import JobSettings, knobs
 from ...jobs.queue import Wishes, bounds
-from .. import layers, names, objects, pods, shapes
+from .. import holders, layers, names, objects, pods, shapes
 from ..api import Api, Object
 from ..connection import ApiError
 from ..job import check_state
 from .job import ClusterJob
 
 KINDS = ("auto", "job", "edljob")
-CONTROLLER_LEASE = "edl-controller"
-_STALE_S = 60.0  # of a lease that is renewed every 4 s; clocks differ
 # Settings of the cluster that an EdlJob has no field of its own for.
 _KEPT = {"oom_memory_cap", "service_account"}
 _OWN_FIELDS = {"job_name", "envs", "num_workers", "num_ps", "port", "nodes"}
@@ -97,7 +93,7 @@ def as_yaml(settings: JobSettings, kind: str, wishes: Wishes | None = None) -> s
 
 def choose(api: Api) -> str:
     """Return edljob where the cluster knows it and a controller runs, else job."""
-    return "edljob" if _unseen(api) is None and controller(api) else "job"
+    return "edljob" if _unseen(api) is None and holders.controller(api) else "job"
 
 
 def _unseen(api: Api) -> ApiError | None:
@@ -109,30 +105,6 @@ def _unseen(api: Api) -> ApiError | None:
             return error
         raise
     return None
-
-
-def controller(api: Api) -> str:
-    """Return the pod of the controller that runs; "" where none does, or one may not look."""
-    return holder(api, CONTROLLER_LEASE)
-
-
-def holder(api: Api, name: str) -> str:
-    """Return who holds a Lease and renews it; "" where nobody does, or one may not look."""
-    try:
-        lease = api.get("Lease", name)
-    except ApiError as error:
-        if error.status == 403:
-            return ""
-        raise
-    spec = (lease or {}).get("spec") or {}
-    try:
-        renewed = datetime.datetime.fromisoformat(spec.get("renewTime") or "")
-        now = email.utils.parsedate_to_datetime(api.version()[1])
-    except ValueError:
-        return ""
-    return (
-        str(spec.get("holderIdentity") or "") if (now - renewed).total_seconds() < _STALE_S else ""
-    )
 
 
 def submit(

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tools import kube
+from tools.kube_jobs import counting
+from tools.kube_namespace import Namespace, fresh
+from tools.kube_objects import IMAGE
+
+from edl.k8s import holders
+from edl.k8s.api import Api
 
 from .tools import Unreachable, fetch
 
@@ -56,3 +66,57 @@ def test_a_release_of_the_same_name_in_another_namespace_is_installed_beside(
 
     assert "edl-controller" in made
     assert [each.partition("/")[2] for each in SHARED] == [each.partition("/")[2] for each in left]
+
+
+def test_one_release_serves_a_namespace_of_which_it_was_never_told(
+    cluster, namespace, helm, folder
+):
+    """Who has the ClusterRole edl-user there makes an EdlJob, and its master makes the workers.
+
+    Broken once: (1) without the right to bind the masters' role; (2) without edl-find, by which
+    whoever submits sees the controller.
+    """
+    cluster.apply(MANIFESTS / "chart/files/edljobs.yaml")
+    cluster.establish("edljobs.edl.dev")
+    repository, _, tag = IMAGE.partition(":")
+    values = {"image": {"repository": repository, "tag": tag}, "crds": {"enabled": False}}
+    values["controller"] = {"allNamespaces": True, "allow": {"mounts": [f"{folder}*"]}}
+    (folder / "values.json").write_text(json.dumps(values))
+    helm("install", "edl", str(MANIFESTS / "chart"), "--values", str(folder / "values.json"))
+    try:
+        with fresh(cluster) as team:
+            team.kubectl("create", "serviceaccount", "anna")
+            who = f"--serviceaccount={team.name}:anna"
+            team.kubectl("create", "rolebinding", "anna", "--clusterrole=edl-user", who)
+            team.claims(folder)
+            job = counting(folder, "demo", 64, {}, suspend=False)
+            del job["spec"]["scheduling"]
+            namespace.wait("leases", lambda leases: "edl-controller" in leases)
+
+            with as_account(team, "anna") as api:
+                found = holders.controller(api)
+                api.create("EdlJob", job)
+            team.wait("pods", lambda pods: any("demo-worker" in name for name in pods))
+            beside = ("-m", "edl.k8s", "--namespace", team.name, "--master_image", IMAGE)
+            env = {**os.environ, "KUBECONFIG": str(team.kubeconfig("anna"))}
+            other = subprocess.run(
+                [sys.executable, *beside], check=False, env=env, capture_output=True, text=True
+            )
+            bound = ("get", "rolebinding", "edl-master", "-o", "jsonpath={.roleRef.kind}")
+            kind = team.kubectl(*bound)
+    finally:
+        helm("uninstall", "edl", "--wait")
+
+    assert (namespace.name, True) == (found.namespace, found.everywhere)
+    assert "ClusterRole" == kind
+    assert (2, True) == (other.returncode, "is that of all namespaces" in other.stderr)
+
+
+@contextlib.contextmanager
+def as_account(here: Namespace, account: str) -> Iterator[Api]:
+    """Yield edl's own client with the token of an account of this namespace."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(here.kubeconfig(account)))
+        api = Api.connect()
+    with contextlib.closing(api):
+        yield api

@@ -79,22 +79,47 @@ def plain(found: Object) -> Object:
     return made
 
 
-def test_chart_and_base_with_the_scheduler_are_the_same_objects(run, tmp_path, template):
+@pytest.mark.parametrize("everywhere", [False, True], ids=["one namespace", "all namespaces"])
+def test_chart_and_base_with_the_scheduler_are_the_same_objects(
+    run, tmp_path, template, everywhere
+):
     overlay = {
         "namespace": "edl",
         "resources": [os.path.relpath(MANIFESTS / "base", tmp_path.resolve())],
         "components": [
             os.path.relpath(MANIFESTS / each, tmp_path.resolve())
-            for each in ("scheduler", "nodes", "kueue")
+            for each in ("scheduler", "nodes", "kueue", *["all-namespaces"] * everywhere)
         ],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     base = by_name(objects(run("kubectl", "kustomize", str(tmp_path))))
     del base["Namespace", "edl"]  # Helm makes it, or somebody before
 
-    made = template("scheduler.enabled=true", "scheduler.nodes=true", "kueue.enabled=true")
+    flags = ["scheduler.enabled=true", "scheduler.nodes=true", "kueue.enabled=true"]
+    both = (f"{name}.allNamespaces=true" for name in ("controller", "scheduler"))
+    made = template(*flags, *(both if everywhere else ()))
     chart = {name: plain(each) for name, each in by_name(made).items()}
     assert {name: plain(each) for name, each in base.items()} == chart
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("scheduler.enabled=true",), "scheduler.allNamespaces: say true too"),
+        (("controller.enabled=false",), "say controller.enabled=true too"),
+    ],
+)
+def test_all_namespaces_go_with_what_serves_all(run, flags, told):
+    sets = [f"--set-json={each}" for each in ("controller.allNamespaces=true", *flags)]
+
+    assert told in run("helm", "template", "edl", str(CHART), *sets, code=1)
+
+
+def test_pods_of_all_namespaces_are_scraped_where_all_are_served(template):
+    flags = ("podMonitor.enabled=true", "controller.allNamespaces=true")
+
+    found = by_name(template(*flags))["PodMonitor", "edl"]["spec"]
+    assert found["namespaceSelector"] == {"any": True}
 
 
 @pytest.mark.parametrize(

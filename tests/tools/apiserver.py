@@ -306,7 +306,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             items = [
                 o
                 for (p, _), o in api.objects.items()
-                if p == plural and _fits(o, space, query.get("labelSelector", ""))
+                if p == plural
+                and _fits(o, space, query.get("labelSelector", ""))
+                and query.get("fieldSelector") in (None, f"metadata.name={o['metadata']['name']}")
             ]
             return 200, {
                 "items": copy.deepcopy(items),
@@ -329,7 +331,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return 201, copy.deepcopy(body)
         name = name or ""
         found = api.objects.get((plural, name))
-        if found is None:
+        if found is None or not _fits(found, space, ""):
             return 404, ("NotFound", f"{plural} {name} not found")
         if self.command == "GET":
             return 200, copy.deepcopy(found)

@@ -288,6 +288,17 @@ def test_submit_makes_a_job_where_the_controllers_lease_is_old(
     assert ("jobs", "edl-demo") in server.objects
 
 
+def test_submit_makes_an_edljob_where_the_controller_of_all_is_in_another_namespace(
+    submitted: Run, server: ApiServer, edljobs: None
+) -> None:
+    lease = server.objects["leases", "edl-controller"]
+    lease["metadata"] |= {"namespace": "edl", "labels": {"edl.dev/serves": "all-namespaces"}}
+
+    submitted()
+
+    assert ("edljobs", "demo") in server.objects
+
+
 def test_edljob_where_the_cluster_does_not_know_it_is_an_error(
     submitted: Run, server: ApiServer
 ) -> None:

@@ -23,6 +23,19 @@ def test_who_may_see_neither_is_told_the_lesser_role(
     assert (1, True, False) == (code, "the role edl-user gives it" in err, "edl-submitter" in err)
 
 
+@pytest.mark.usefixtures("edljobs")
+def test_where_one_controller_serves_all_the_role_is_the_clusters(
+    run: Run, server: ApiServer
+) -> None:
+    lease = server.objects["leases", "edl-controller"]
+    lease["metadata"] |= {"namespace": "edl", "labels": {"edl.dev/serves": "all-namespaces"}}
+    server.forbidden = {("list", "jobs"), ("list", "edljobs")}
+
+    _, _, err = run("list", "-n", "lab")
+
+    assert "kubectl -n lab create rolebinding anna-edl-user --clusterrole edl-user" in err
+
+
 def test_without_edljobs_who_may_not_see_jobs_is_told_their_role(
     run: Run, server: ApiServer
 ) -> None:

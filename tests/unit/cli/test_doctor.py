@@ -11,6 +11,8 @@ import pytest
 from tools.apiserver import ApiServer
 from tools.clustered import FLAGS
 
+from edl.k8s import holders
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -283,3 +285,42 @@ def test_a_cluster_that_is_too_old_is_a_failed_check(doctor: Any, healthy: ApiSe
     assert found["cluster"] == [
         ("error", "This cluster is of Kubernetes v1.28.15, and edl needs 1.29 or newer: update it")
     ]
+
+
+@pytest.fixture
+def of_all(healthy: ApiServer) -> ApiServer:
+    """Have one controller for all namespaces, in another one, and no job here yet."""
+    lease = healthy.objects["leases", "edl-controller"]
+    lease["metadata"] |= {"namespace": "edl", "labels": {holders.SERVES: holders.ALL}}
+    for name in ("edl-master", "edl-replica"):
+        healthy.remove(name, plural="serviceaccounts")
+    return healthy
+
+
+def test_a_controller_of_all_namespaces_brings_the_accounts(doctor: Any, of_all: ApiServer) -> None:
+    code, found = doctor(*FLAGS)
+
+    assert 0 == code
+    said = "known, and the controller of all namespaces runs (c-1 in the namespace edl)"
+    assert [("ok", said)] == found["EdlJob"]
+    comes = "it comes with the first EdlJob of the namespace"
+    both = [("ok", f"{name}: {comes}") for name in ("edl-master", "edl-replica")]
+    assert both == found["service account"]
+    assert "master's rights" not in found
+
+
+def test_a_batch_job_there_needs_the_accounts_all_the_same(doctor: Any, of_all: ApiServer) -> None:
+    code, found = doctor("--as", "job", *FLAGS)
+
+    ((level, told),) = found["installation"]
+    assert (1, "error") == (code, level)
+    assert "service account edl-master" in told
+
+
+def test_the_role_of_people_is_the_clusters_there(doctor: Any, of_all: ApiServer) -> None:
+    of_all.forbidden = {("get", "pods/log")}
+
+    _, found = doctor(*FLAGS)
+
+    ((_, told),) = found["rights"]
+    assert told.endswith("create rolebinding name-edl-user --clusterrole edl-user --user NAME")

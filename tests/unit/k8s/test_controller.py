@@ -676,6 +676,55 @@ def test_one_controller_looks_after_all_namespaces(api, server):
     assert made["metadata"]["namespace"] == "other"
 
 
+ACCOUNTS = [("serviceaccounts", "edl-master"), ("serviceaccounts", "edl-replica")]
+ACCOUNTS += [("rolebindings", "edl-master")]
+
+
+def test_the_first_job_of_a_namespace_brings_the_accounts_of_its_pods(api, server):
+    """Each once, and not in the namespace where they are already, by whomever."""
+    server.add(
+        "serviceaccounts", "edl-master", metadata={"namespace": "team", "labels": {"of": "us"}}
+    )
+    with contextlib.closing(Controller(api.inside(""))) as controller:
+        controller.start()
+        submit(api.inside("team"), "one")
+        server.wait_until(lambda: ("pods", "edl-one-master-0") in server.objects)
+        submit(api.inside("team"), "two")
+        server.wait_until(lambda: ("pods", "edl-two-master-0") in server.objects)
+
+    asked = [path for method, path in server.requests if method == "POST" and "team" in path]
+    for plural, name in ACCOUNTS:
+        assert "team" == server.objects[plural, name]["metadata"]["namespace"]
+        tried = sum(path.endswith(f"/{plural}") for path in asked)
+        assert sum(kind == plural for kind, _ in ACCOUNTS) == tried
+    assert {"of": "us"} == server.objects[ACCOUNTS[0]]["metadata"]["labels"]
+    assert server.objects[ACCOUNTS[1]]["automountServiceAccountToken"] is False
+    binding = server.objects[ACCOUNTS[2]]
+    assert ("ClusterRole", "edl-master") == (binding["roleRef"]["kind"], binding["roleRef"]["name"])
+    subject = {"kind": "ServiceAccount", "name": "edl-master", "namespace": "team"}
+    assert [subject] == binding["subjects"]
+    first = next(i for i, path in enumerate(asked) if path.endswith("/pods"))
+    assert all(any(path.endswith(f"/{p}") for path in asked[:first]) for p, _ in ACCOUNTS)
+
+
+def test_accounts_that_may_not_be_made_are_told_in_the_job(api, server):
+    """Broken once: they were made outside of what is told of a refusal."""
+    server.fail("POST", "/rolebindings$", 403, message="you may not bind edl-master")
+    with contextlib.closing(Controller(api.inside(""))) as controller:
+        controller.start()
+        submit(api)
+        told = "cannot be made: you may not bind edl-master"
+        server.wait_until(lambda: told in server.objects[JOB].get("status", {}).get("message", ""))
+        master_is(server, 0)  # tried again
+
+
+def test_a_controller_of_one_namespace_makes_no_accounts(controller, api, server):
+    submit(api)
+    master_is(server, 0)
+
+    assert not {key for key in server.objects if key in ACCOUNTS}
+
+
 def test_an_error_of_the_controller_itself_stops_no_other_job(controller, api, server, metrics):
     """Broken once: the thread dies of it."""
     job = submit(api, "odd")

@@ -15,7 +15,7 @@ import yaml
 import edl
 from edl.cli.dashboard import dashboard
 from edl.common.settings import JobSettings, knobs
-from edl.k8s import names
+from edl.k8s import accounts, names
 from edl.model_zoo.image import BASE_IMAGE
 from edl.ps.books.slots import NUM_SLOTS
 
@@ -218,6 +218,36 @@ def test_a_master_makes_pods_and_reads_no_secret():
 
     assert rights["pods"] == {"get", "list", "watch", "create", "delete"}
     assert set(rights) == {"pods", "configmaps", "leases", "jobs", "events"}
+
+
+def test_a_controller_of_all_namespaces_may_bind_the_masters_role_and_no_other():
+    found = {(e["kind"], e["metadata"]["name"]): e for e in objects("../all-namespaces/roles.yaml")}
+    kept = yaml.safe_load((MANIFESTS / "all-namespaces/kustomization.yaml").read_text())
+    of_base = {each["source"]["name"] for each in kept["replacements"]}
+
+    own = {name: e["rules"] for (kind, name), e in found.items() if kind == "ClusterRole"}
+    assert {name for name, rules in own.items() if not rules} == of_base
+    *makes, binds = own["edl-accounts"]
+    assert [(r["resources"], r["verbs"]) for r in makes] == [
+        (["serviceaccounts"], ["create"]),
+        (["rolebindings"], ["create"]),
+    ]
+    assert (binds["verbs"], binds["resourceNames"]) == (["bind"], ["edl-master"])
+    (finds,) = own["edl-find"]
+    assert finds["resourceNames"] == [names.CONTROLLER]
+    bound = {n: e["subjects"][0]["name"] for (k, n), e in found.items() if k != "ClusterRole"}
+    mine = dict.fromkeys(("edl-controller", "edl-accounts"), "edl-controller")
+    assert bound == {**mine, "edl-find": "system:authenticated"}
+
+
+def test_accounts_that_a_controller_makes_are_those_of_the_manifests():
+    made = {each["metadata"]["name"]: each for each in accounts.accounts("team")[:2]}
+    kept = {each["metadata"]["name"]: each for each in objects("service-accounts.yaml")}
+
+    assert kept.keys() - made.keys() == {"edl-controller"}
+    for name, each in made.items():
+        token = "automountServiceAccountToken"
+        assert each.get(token, True) == kept[name].get(token, True)
 
 
 def test_nobody_can_list_secrets():

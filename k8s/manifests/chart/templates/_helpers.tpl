@@ -42,6 +42,24 @@ subjects:
 {{- end }}
 
 {{/*
+A ClusterRoleBinding of the ClusterRole of its name; takes what edl.binding takes.
+*/}}
+{{- define "edl.clusterBinding" -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ .role }}
+  labels:
+    {{- include "edl.labels" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ .role }}
+subjects:
+  {{- toYaml .subjects | nindent 2 }}
+{{- end }}
+
+{{/*
 "yes" for an object of the whole cluster that somebody else has brought: it is left alone, since Helm
 would refuse to take it over. A release is known by its name and its namespace. Takes (dict "root" $
 "api" VERSION "kind" KIND "name" NAME).
