@@ -81,6 +81,7 @@ def test_one_release_serves_a_namespace_of_which_it_was_never_told(
     repository, _, tag = IMAGE.partition(":")
     values = {"image": {"repository": repository, "tag": tag}, "crds": {"enabled": False}}
     values["controller"] = {"allNamespaces": True, "allow": {"mounts": [f"{folder}*"]}}
+    values["dashboard"] = {"enabled": True}
     (folder / "values.json").write_text(json.dumps(values))
     helm("install", "edl", str(MANIFESTS / "chart"), "--values", str(folder / "values.json"))
     try:
@@ -92,6 +93,8 @@ def test_one_release_serves_a_namespace_of_which_it_was_never_told(
             job = counting(folder, "demo", 64, {}, suspend=False)
             del job["spec"]["scheduling"]
             namespace.wait("leases", lambda leases: "edl-controller" in leases)
+            page = namespace.wait("pods", lambda pods: next(filter(shows, pods), None))
+            address = namespace.wait_log(page, "://")
 
             with as_account(team, "anna") as api:
                 found = holders.controller(api)
@@ -109,7 +112,12 @@ def test_one_release_serves_a_namespace_of_which_it_was_never_told(
 
     assert (namespace.name, True) == (found.namespace, found.everywhere)
     assert "ClusterRole" == kind
+    assert "https://0.0.0.0:8443/?token=TOKEN" == address
     assert (2, True) == (other.returncode, "is that of all namespaces" in other.stderr)
+
+
+def shows(pod: str) -> bool:
+    return pod.startswith("edl-dashboard-")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import os
@@ -12,6 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
+
+from edl.cli.dashboard import dashboard
+from edl.dashboard.server import Place
 
 from .tools import Unreachable, fetch
 
@@ -224,6 +229,53 @@ def test_the_scheduler_of_the_chart_gets_its_quotas_and_the_rights_of_all_namesp
     ]
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["tls", "plain"])
+def test_the_dashboard_of_the_chart_only_reads_and_listens_as_its_command_takes_it(
+    template, kustomize, plain
+):
+    sets = ("dashboard.enabled=true", 'dashboard.hosts=["edl.example.com"]')
+    found = by_name(template(*sets, f"dashboard.plain={json.dumps(plain)}"))
+
+    pod = found["Deployment", "edl-dashboard"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    given = dashboard.make_context("edl dashboard", [*container["args"]]).params
+    assert (plain, not plain) == (given["plain"], bool(given["tls_cert"] and given["tls_key"]))
+    names = ("edl-dashboard", "edl-dashboard.edl", "edl-dashboard.edl.svc", "edl.example.com")
+    assert (names, "edl", False) == (
+        given["allow_host"],
+        given["namespace"],
+        given["allow_actions"],
+    )
+    data = found["Secret", "edl-dashboard"]["data"]
+    token, certificate = (base64.b64decode(data[key]) for key in ("token", "tls.crt"))
+    Place(token=token.decode())  # which refuses one that can be no token
+    subject = x509.load_pem_x509_certificate(certificate)
+    alternatives = subject.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {*names[:3], "localhost"} == set(alternatives.get_values_for_type(x509.DNSName))
+    said = by_name(objects((MANIFESTS / "dashboard/role.yaml").read_text()))
+    for kind in ("Role", "ServiceAccount"):
+        assert said[kind, "edl-dashboard"].get("rules") == found[kind, "edl-dashboard"].get("rules")
+    (component,) = objects((MANIFESTS / "dashboard/deployment.yaml").read_text())
+    there = component["spec"]["template"]["spec"]
+    assert there["securityContext"] == pod["securityContext"]
+    assert there["containers"][0]["securityContext"] == container["securityContext"]
+    (port,) = found["Service", "edl-dashboard"]["spec"]["ports"]
+    assert ("web", 80 if plain else 443) == (port["targetPort"], port["port"])
+    policy = found["NetworkPolicy", "edl-dashboard"]["spec"]
+    assert policy["ingress"][0]["ports"][0]["port"] == container["ports"][0]["containerPort"]
+    assert str(given["port"]) == str(container["ports"][0]["containerPort"])
+
+
+def test_a_secret_of_the_dashboard_that_is_named_is_not_made(template):
+    found = by_name(template("dashboard.enabled=true", 'dashboard.secret="mine"'))
+
+    assert ("Secret", "edl-dashboard") not in found
+    pod = found["Deployment", "edl-dashboard"]["spec"]["template"]["spec"]
+    (token,) = [e for e in pod["containers"][0]["env"] if e["name"] == "EDL_DASHBOARD_TOKEN"]
+    (tls,) = [each["secret"] for each in pod["volumes"] if "secret" in each]
+    assert ("mine", "mine") == (token["valueFrom"]["secretKeyRef"]["name"], tls["secretName"])
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -232,6 +284,8 @@ def test_the_scheduler_of_the_chart_gets_its_quotas_and_the_rights_of_all_namesp
         'image.repository=""',
         "priorityClasses.low=2000000000",
         "controller.replicas=2",
+        'dashboard.host="everywhere"',
+        'dashboard.hosts=["a b"]',
         'scheduler.quotas=[{"cpus":1}]',
         'rbac.users=["anna"]',
         'podMonitor.interval="soon"',
