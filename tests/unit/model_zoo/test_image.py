@@ -176,4 +176,4 @@ def test_a_folder_without_a_definition_is_refused(tmp_path):
 
 def test_dry_run_prints_the_dockerfile_and_needs_no_engine(engines, zoo, capsys):
     assert cli.run(["zoo", "build", str(zoo), "--image", "mine", "--dry_run"]) == 0
-    assert "COPY --chown=1000:1000 . /model_zoo" in capsys.readouterr().out
+    assert "COPY --chown=1000:0 . /model_zoo" in capsys.readouterr().out
