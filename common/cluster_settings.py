@@ -87,6 +87,11 @@ class ClusterSettings:
         "Cluster",
         choices=("Never", "OnFailure"),
     )
+    pod_user: str = knob(
+        "1000",
+        "User id of pods, and their group; any: whichever the namespace gives (OpenShift).",
+        "Cluster",
+    )
     service_account: str = knob(
         "edl-master", "Service account of the master, which makes the pods.", "Cluster"
     )

@@ -6,7 +6,8 @@ namespaces none of another namespace begins. Any thread's failure ends the proce
 keeps it running starts it again; so does the loss of the Lease. SIGTERM ends it in order.
 
 Masters get the image that it has itself, whose code is the installer's (--master_image where it is
-in no pod); EDL_ALLOW says what EdlJobs may ask for besides what harms nobody (allowed.py).
+in no pod), and all pods the user of EDL_POD_USER (--pod_user); EDL_ALLOW says what EdlJobs may ask
+for besides what harms nobody (allowed.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..common import log as logs
 from ..common.errors import EdlError, PeerError, UsageError
 from ..common.listen import serve_metrics
 from ..common.process import end_with
-from . import holders, names
+from . import holders, names, pods
 from .allowed import Installed
 from .api import Api, Object
 from .controller import Controller, Metrics
@@ -117,8 +118,10 @@ def run(namespace: str, everywhere: bool, image: str) -> int:
 def _installed(api: Api, image: str) -> Installed:
     """Return what masters are made of, and what EdlJobs may ask for. Raises UsageError."""
     text, pod = os.environ.get("EDL_ALLOW", ""), os.environ.get("EDL_POD", "")
+    user = os.environ.get("EDL_POD_USER") or Installed.pod_user
+    pods.security_context(user, "EDL_POD_USER")
     if image:
-        return Installed.parse(text, image=image)
+        return Installed.parse(text, image=image, pod_user=user)
     found = api.get("Pod", pod) if pod else None
     if found is None:
         raise UsageError(
@@ -129,7 +132,8 @@ def _installed(api: Api, image: str) -> Installed:
     container = _own(spec["containers"], pod)
     secrets = tuple(each["name"] for each in spec.get("imagePullSecrets") or [])
     policy = container.get("imagePullPolicy") or "IfNotPresent"
-    return Installed.parse(text, image=container["image"], pull_policy=policy, pull_secrets=secrets)
+    found_in_pod = {"image": container["image"], "pull_policy": policy, "pull_secrets": secrets}
+    return Installed.parse(text, pod_user=user, **found_in_pod)
 
 
 def _own(containers: Sequence[Object], pod: str) -> Object:

@@ -81,6 +81,7 @@ class Installed:
     image: str = ""
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
+    pod_user: str = "1000"  # as --pod_user has it
 
     @classmethod
     def parse(cls, text: str, **more: Any) -> Installed:

@@ -47,6 +47,7 @@ _ELSEWHERE = {
     "volume": "spec.volumes and spec.volumeMounts",
     "job_volume": "spec.jobVolume",
     "cluster_spec": "podTemplate of spec.master, spec.ps, spec.worker and spec.teacher",
+    "pod_user": "whoever installed the controller says it (podUser of the chart)",
 }
 _ELSEWHERE |= {
     f"{role}_resource_{part}": f"spec.{role}.resources"
@@ -80,7 +81,9 @@ def wanted(job: Object, installed: Installed = USUAL) -> Wanted:
     spec = job["spec"]
     rules.check_name(job["metadata"]["name"])
     _check_shape(spec)
-    settings = dataclasses.replace(_settings(job), port=names.GRPC_PORT)
+    settings = dataclasses.replace(
+        _settings(job), port=names.GRPC_PORT, pod_user=installed.pod_user
+    )
     try:
         allows = installed.of(job["metadata"].get("namespace", ""))
         usual, job_name = JobSettings().service_account, settings.job_name

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -27,7 +28,7 @@ JOB_DIR = "/var/lib/edl/job"
 SETTINGS_DIR = "/etc/edl"
 CHECKED_DIR = "/run/edl/checked"  # what the check of the definition leaves to the master
 SECRETS = {TOKEN_VARIABLE: "token", IDENTITY_VARIABLE: "identity"}  # variable -> key of the Secret
-USER = 1000  # of the image
+ANY_USER = "any"  # of --pod_user
 REPLICA_ACCOUNT = "edl-replica"  # of the manifests: it may do nothing
 ROLES = (*names.ROLES, "worker_high", "worker_low")  # templates, and keys of an overlay
 
@@ -38,6 +39,8 @@ _GRACE_BEYOND_DRAIN_S = 10
 _SERVER_GRACE_S = 30
 _MASTER_GRACE_S = 60  # it hands everything back and writes a checkpoint
 _LOST_NODE_S = 10  # a node that does not answer for so long has lost its pods
+_MOST_USER = 2**31 - 1  # as Kubernetes takes it
+_USER = re.compile(r"[1-9][0-9]{0,9}")
 _WORDS = {"high": "edl-high", "low": "edl-low"}
 
 
@@ -162,6 +165,22 @@ def _memory(container: Object, part: str) -> Any:
     return ((container.get("resources") or {}).get(part) or {}).get("memory")
 
 
+def security_context(user: str, said: str) -> Object:
+    """Return what pods of this user run as: restricted. Raises UsageError.
+
+    ANY_USER: no user and no group is named, so that the cluster's own come in, or the image's.
+    """
+    made: Object = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if user == ANY_USER:
+        return made
+    if not (_USER.fullmatch(user) and int(user) <= _MOST_USER):
+        raise UsageError(
+            f"{said}: {user!r} is no user of pods: write a number from 1 to {_MOST_USER}, or "
+            f"{ANY_USER}, by which the namespace chooses."
+        )
+    return {"runAsUser": int(user), "runAsGroup": int(user), "fsGroup": int(user), **made}
+
+
 def priority_class(said: str) -> str:
     """Return the name of a class: high and low are ours."""
     return _WORDS.get(said, said)
@@ -175,13 +194,7 @@ def _template(settings: JobSettings, component: str, pool: str) -> Object:
         "terminationGracePeriodSeconds": _grace_s(settings, component),
         "automountServiceAccountToken": component == "master",
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": security_context(settings.pod_user, "--pod_user"),
         "containers": [_container(settings, component)],
         "volumes": _volumes(settings, component),
         "tolerations": [

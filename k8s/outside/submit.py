@@ -262,6 +262,11 @@ def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Objec
             "--restart_policy: the controller of EdlJobs starts a master in a new pod: leave it "
             "out, or say --as job."
         )
+    if settings.pod_user != JobSettings().pod_user:
+        raise UsageError(
+            "--pod_user: whoever installed the controller of EdlJobs says whom their pods run as "
+            "(podUser of the chart): leave it out, or say --as job."
+        )
     sources, mounts = names.volumes(settings.volume, "--volume")
     worker: Object = {**_role(base, changed, "worker"), "replicas": settings.num_workers}
     if settings.min_workers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from ...k8s import pods
 from ...k8s.api import Api, Object
 from ...k8s.connection import ApiError
 from ..cluster import Resources
@@ -124,11 +125,8 @@ def pod_template(pool: Pool, market: str, image: str = IMAGE) -> Object:
                 },
             }
         ],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65535,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        # That of the image, which is not root.
+        "securityContext": pods.security_context(pods.ANY_USER, ""),
     }
     if market != ON_DEMAND:
         spec["tolerations"] = [
