@@ -15,6 +15,7 @@ from ..common.values import check_namespace
 from .export import definition_options
 from .options import NAMES, flags_given, token_of
 from .output import Function
+from .paths import LocalPath
 from .place import complete_jobs
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _TOKEN_VARIABLE = "EDL_SERVE_TOKEN"
 _FOLLOWED_S = 1.0  # between two looks for deltas, at most
 _FIRST_S = 60.0  # until the first base of a job that is followed is there
 _OF_YAML = {"image", "name", "replicas", "resource_request", "resource_limit", "volume"}
-_OF_YAML |= {"secret", "namespace"}
+_OF_YAML |= {"secret", "namespace", "target_cpu", "max_unavailable", "cluster_spec", "pod_user"}
 # What the pods' own flags say, or the models'.
 _NOT_IN_PODS = {
     "as_objects",
@@ -94,7 +95,39 @@ def _seconds(name: str, default: float, text: str) -> Callable[[Function], Funct
 )
 @click.option("--image", default="", help="With --yaml: image.  [default: edl:VERSION]")
 @click.option("--name", default="", help="With --yaml: name.  [default: the first model's]")
-@_count("--replicas", 1, "With --yaml: pods.")
+@click.option(
+    "--replicas",
+    default="1",
+    show_default=True,
+    metavar="N|MIN:MAX",
+    help="With --yaml: pods; MIN:MAX: by need (a HorizontalPodAutoscaler).",
+)
+@click.option(
+    "--target_cpu",
+    type=click.IntRange(1, 1000),
+    metavar="PERCENT",
+    help="With --replicas MIN:MAX: use of the CPU asked for that is meant.  [default: 80]",
+)
+@click.option(
+    "--max_unavailable",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="With several --replicas: pods that drains may take at a time.  [default: 1]",
+)
+@click.option(
+    "--cluster_spec",
+    default="",
+    type=LocalPath(),
+    metavar="FILE",
+    help="With --yaml: laid over the pods (node selectors, tolerations), as of a job: YAML of the "
+    "parts pod and serve, or a .py file.",
+)
+@click.option(
+    "--pod_user",
+    default="1000",
+    show_default=True,
+    help="With --yaml: as of a job; any: the namespace's.",
+)
 @click.option(
     "--resource_request",
     default="cpu=1,memory=2048Mi",
@@ -184,6 +217,7 @@ def _followed(follow: Sequence[str], given: dict[str, Any]) -> list[Bringer]:
 
 
 def _as_yaml(models: Sequence[str], follow: Sequence[str], given: dict[str, Any]) -> str:
+    from ..k8s.outside.cluster_spec import Spec
     from ..model_zoo.image import BASE_IMAGE
     from ..serve import manifests
     from ..serve.sources import named
@@ -208,6 +242,10 @@ def _as_yaml(models: Sequence[str], follow: Sequence[str], given: dict[str, Any]
         image=given["image"] or BASE_IMAGE,
         arguments=arguments,
         replicas=given["replicas"],
+        target_cpu=given["target_cpu"] or 0,
+        max_unavailable=given["max_unavailable"] or 0,
+        pod_user=given["pod_user"],
+        spec=Spec.read(given["cluster_spec"]),
         request=given["resource_request"],
         limit=given["resource_limit"],
         volume=given["volume"],

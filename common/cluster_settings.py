@@ -75,7 +75,8 @@ class ClusterSettings:
     cluster_spec: str = knob(
         "",
         "What is laid over the pods: YAML of the parts pod, master, ps, worker, worker_high, "
-        "worker_low, teacher (node selectors, tolerations, labels); or a .py file with_pod(pod) of "
+        "worker_low, teacher (node selectors, tolerations, labels), serve (`edl serve --yaml`); or "
+        "a .py file with_pod(pod) of "
         "which, or of its object `cluster`, gets each pod's template as a dict (metadata, spec; "
         "label edl.dev/role says whose), changes or returns it; with_service(service) likewise.",
         "Cluster",

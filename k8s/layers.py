@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..common.errors import UsageError
+from . import names, shapes
 from .api import Object
+
+# Of --cluster_spec: over all pods, those of a role, and those of `edl serve`, which no job has.
+PARTS = ("pod", *names.ROLES, "worker_high", "worker_low", "serve")
 
 
 def merged(base: Any, over: Any) -> Any:
@@ -28,6 +33,23 @@ def merged(base: Any, over: Any) -> Any:
                 return list(known.values())
         return base + [each for each in over if each not in base]
     return copy.deepcopy(over)
+
+
+def laid(template: Object, overlays: Mapping[str, Any], parts: Sequence[str]) -> Object:
+    """Lay those of --cluster_spec's layers that are of these parts over a pod template, in order.
+
+    Raises UsageError, also for a part that no pod has.
+    """
+    if unknown := overlays.keys() - set(PARTS):
+        raise UsageError(
+            f"--cluster_spec: {', '.join(sorted(unknown))}: it has parts {', '.join(PARTS)}."
+        )
+    for part in parts:
+        if (layer := overlays.get(part)) is not None:
+            layer = said(as_template(layer))
+            shapes.check(layer, shapes.TEMPLATE, f"--cluster_spec: {part}")
+            template = merged(template, layer)
+    return template
 
 
 def said(value: Any) -> Any:

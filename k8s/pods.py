@@ -20,7 +20,7 @@ from ..common.errors import UsageError
 from ..common.identity import IDENTITY_VARIABLE, TOKEN_VARIABLE
 from ..common.settings import JobSettings
 from ..runtime.base import Replica
-from . import layers, names, shapes
+from . import layers, names
 from .api import Object
 from .names import CHECK, CONTAINER, GRPC_PORT, HEALTH_PORT, METRICS_PORT
 
@@ -53,23 +53,14 @@ def templates(
     `overlays` (of --cluster_spec) are merged over them: `pod` over all, then the one of the role.
     """
     overlays = overlays or {}
-    if unknown := overlays.keys() - {"pod", *ROLES}:
-        raise UsageError(
-            f"--cluster_spec: {', '.join(sorted(unknown))}: it has parts "
-            f"{', '.join(('pod', *ROLES))}."
-        )
     if settings.oom_memory_cap:  # else it would be looked at when a pod runs out
         names.quantity(settings.oom_memory_cap, "--oom_memory_cap")
     found = {}
     for role in ROLES:
         component, _, pool = role.partition("_")
         template = _template(settings, component, pool)
-        for part in ("pod", component, *([role] if pool else [])):
-            if (said := overlays.get(part)) is not None:
-                layer = layers.said(layers.as_template(said))
-                shapes.check(layer, shapes.TEMPLATE, f"--cluster_spec: {part}")
-                template = layers.merged(template, layer)
-        found[role] = template
+        parts = ("pod", component, *([role] if pool else []))
+        found[role] = layers.laid(template, overlays, parts)
     return found
 
 

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import runpy
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 from ...common import launched
@@ -22,10 +18,11 @@ from ...common.errors import UsageError
 from ...common.identity import Identity
 from ...common.settings import JobSettings, knobs
 from ...jobs.queue import Wishes, bounds
-from .. import holders, layers, names, objects, pods, shapes
+from .. import holders, layers, names, objects, pods
 from ..api import Api, Object
 from ..connection import ApiError
 from ..job import check_state
+from .cluster_spec import Spec
 from .job import ClusterJob
 
 KINDS = ("auto", "job", "edljob")
@@ -33,7 +30,6 @@ KINDS = ("auto", "job", "edljob")
 _KEPT = {"oom_memory_cap", "service_account"}
 _OWN_FIELDS = {"job_name", "envs", "num_workers", "num_ps", "port", "nodes"}
 _OWN_FIELDS |= {"num_teachers", "max_teachers"}
-_LABELS = ("edl.dev/", "app.kubernetes.io/")
 
 Templates = dict[str, Object]
 
@@ -49,7 +45,7 @@ def plan(
     """
     names.check_free(settings.job_name, "--job_name")
     settings = dataclasses.replace(settings, port=names.GRPC_PORT)
-    base, changed, with_service = _templates(settings)
+    base, changed, spec = _templates(settings)
     check_state(settings, changed, "--job_volume")
     if kind == "edljob":
         made = edl_job(settings, base, changed)
@@ -64,7 +60,7 @@ def plan(
         objects.master_job(job, changed["master"]),
         objects.secret(job, Identity("")),
         objects.config(settings, changed),
-        with_service(objects.service(job)),
+        spec.service(objects.service(job)),
         objects.network_policy(job),
         objects.disruption_budget(job, settings.num_ps),
     ]
@@ -171,85 +167,16 @@ def _create_top(api: Api, top: Object, job: str) -> Object:
         raise
 
 
-# -- --cluster_spec
-
-
-def _templates(
-    settings: JobSettings,
-) -> tuple[Templates, Templates, Callable[[Object], Object]]:
-    """Return the pods' templates by the settings, those by --cluster_spec, its with_service."""
+def _templates(settings: JobSettings) -> tuple[Templates, Templates, Spec]:
+    """Return the pods' templates by the settings, those by --cluster_spec, and this."""
     base = pods.templates(settings)
-    path = settings.cluster_spec
-    if not path:
-        return base, base, lambda service: service
-    if not path.endswith(".py"):
-        changed = pods.templates(settings, _overlays(path))
-        return base, changed, lambda service: service
-    functions = _functions(path)
-    changed = {}
-    for role, template in base.items():
-        made = _called(functions, "with_pod", template, path)
-        shapes.check(made, shapes.WHOLE, f"--cluster_spec: with_pod of {path}: pod")
-        about = made.setdefault("metadata", {}).setdefault("labels", {})
-        ours = template["metadata"]["labels"].items()
-        about |= {k: v for k, v in ours if k.startswith(_LABELS)}  # all is found by these
-        pods.container_of(made)
-        changed[role] = made
-    return base, changed, lambda service: _called(functions, "with_service", service, path)
-
-
-def _overlays(path: str) -> dict[str, Any]:
-    import yaml
-
-    try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        what = " ".join(str(error).split())
-        raise UsageError(f"--cluster_spec: {path} cannot be read: {what}.") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"--cluster_spec: {path} is no mapping of roles to pods.")
-    return found
-
-
-def _functions(path: str) -> object:
-    """Return what has with_pod: the object `cluster` of the file (ElasticDL's way), or the file."""
-    try:
-        Path(path).open().close()
-    except OSError as error:
-        raise UsageError(f"--cluster_spec: {path} cannot be read: {error}.") from error
-    with _users_code(f"{path} fails", ""):
-        module = SimpleNamespace(**runpy.run_path(path))
-    found = getattr(module, "cluster", module)
-    if not any(callable(getattr(found, name, None)) for name in ("with_pod", "with_service")):
-        raise UsageError(
-            f"--cluster_spec: {path} has neither with_pod(pod) nor with_service(service), nor an "
-            "object `cluster` with them."
-        )
-    return found
-
-
-@contextlib.contextmanager
-def _users_code(what: str, hint: str) -> Iterator[None]:
-    """Tell of any error in the block as the user's: `what` fails, and a hint."""
-    try:
-        yield
-    except Exception as error:  # the code of the user may raise whatever there is
-        raise UsageError(f"--cluster_spec: {what}: {error!r}.{hint}") from error
-
-
-def _called(functions: object, name: str, given: Object, path: str) -> Object:
-    """Return an object as the user's function makes it, by returning it or changing it in place."""
-    function = getattr(functions, name, None)
-    if not callable(function):
-        return given
-    mine = json.loads(json.dumps(given))  # no part of it is another part as well
-    hint = " What it gets is a dict, such as pod['spec']['tolerations']."
-    with _users_code(f"{name} of {path} fails", hint):
-        made = function(mine)
-    made = mine if made is None else made
-    if not isinstance(made, dict):
-        raise UsageError(f"--cluster_spec: {name} of {path} returns no dict, but {made!r:.60}.")
-    return made
+    spec = Spec.read(settings.cluster_spec)
+    if spec.functions is None:
+        return base, pods.templates(settings, spec.layers) if spec.layers else base, spec
+    changed = {role: spec.called(template) for role, template in base.items()}
+    for template in changed.values():
+        pods.container_of(template)
+    return base, changed, spec
 
 
 # -- EdlJob

@@ -9,21 +9,34 @@ from tools.kube_objects import IMAGE, make_pod
 from tools.trained import records_of, train
 
 import edl
+from edl.k8s.outside.cluster_spec import Spec
 from edl.serve.manifests import Wanted, as_yaml
 
 MODEL = "ctr=/models/ctr/checkpoints"
 VOLUME = "claim_name=models,mount_path=/models,read_only=true"
 
+ON_SPOT = Spec(
+    layers={
+        "serve": {
+            "nodeSelector": {"pool": "spot"},
+            "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+        }
+    }
+)
+
 
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted("ctr", "edl:test", [MODEL], volume=VOLUME, replicas=2),
+        Wanted(
+            "ctr", "edl:test", [MODEL], volume=VOLUME, replicas="2:5", target_cpu=60, spec=ON_SPOT
+        ),
         Wanted("ctr", "edl:test", [MODEL], secret="keys", limit="cpu=2,memory=4096Mi"),
+        Wanted("ctr", "edl:test", [MODEL], replicas="3", pod_user="any"),
     ],
-    ids=["plain", "secret"],
+    ids=["by need", "secret", "several"],
 )
-def test_a_cluster_takes_the_deployment_and_the_service(namespace, tmp_path, wanted):
+def test_a_cluster_takes_all_that_is_printed(namespace, tmp_path, wanted):
     file = tmp_path / "serve.yaml"
     file.write_text(as_yaml(wanted))
 
@@ -31,10 +44,11 @@ def test_a_cluster_takes_the_deployment_and_the_service(namespace, tmp_path, wan
         "apply", "--dry-run=server", "--validate=true", "--filename", str(file)
     )
 
-    assert [
-        "deployment.apps/ctr created (server dry run)",
-        "service/ctr created (server dry run)",
-    ] == said.splitlines()
+    least, most = wanted.bounds
+    kinds = ["deployment.apps", "service"]
+    kinds += ["poddisruptionbudget.policy"] * (most > 1)
+    kinds += ["horizontalpodautoscaler.autoscaling"] * (least < most)
+    assert [f"{kind}/ctr created (server dry run)" for kind in kinds] == said.splitlines()
 
 
 ASK = """
@@ -64,7 +78,7 @@ def test_its_pods_answer_by_its_service_as_the_checkpoint_does(namespace, folder
     namespace.claim("models", folder)
     arguments = [f"ctr={made.checkpoint}", "--data", str(folder / "few.npz"), "--torch_threads=1"]
     volume = f"claim_name=models,mount_path={folder},read_only=true"
-    namespace.apply(as_yaml(Wanted("ctr", IMAGE, arguments, replicas=2, volume=volume)))
+    namespace.apply(as_yaml(Wanted("ctr", IMAGE, arguments, replicas="2", volume=volume)))
     inputs = [
         {"name": name, "datatype": "INT64", "shape": [20], "data": column.tolist()}
         for name, column in columns.items()

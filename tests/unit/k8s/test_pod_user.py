@@ -19,6 +19,7 @@ from edl.k8s.outside import submit
 from edl.scheduler.asking.fleet import Pool
 from edl.scheduler.asking.placeholders import pod_template
 from edl.scheduler.cluster import Resources
+from edl.serve import manifests
 
 from .edljobs import edljob
 
@@ -37,9 +38,11 @@ def every_pod(user: str) -> dict[str, dict]:
     batch = pods.templates(settings(pod_user=user))
     made = wanted(edljob(), Installed(image="edl:1", pod_user=user)).templates
     asked = copying.Wish("1", "/data", "0" * 64)
+    serve, *_ = manifests.objects(manifests.Wanted("m", "edl:1", ["m=/m"], pod_user=user))
     found = {f"batch {role}": each["spec"] for role, each in batch.items()}
     found |= {f"EdlJob {role}": each["spec"] for role, each in made.items()}
     found["copying"] = copying.template(made, asked)["spec"]
+    found["serve"] = serve["spec"]["template"]["spec"]
     return found
 
 
