@@ -73,8 +73,7 @@ def test_one_release_serves_a_namespace_of_which_it_was_never_told(
 ):
     """Who has the ClusterRole edl-user there makes an EdlJob, and its master makes the workers.
 
-    Broken once: (1) without the right to bind the masters' role; (2) without edl-find, by which
-    whoever submits sees the controller.
+    Broken once: without the right to bind the masters' role.
     """
     cluster.apply(MANIFESTS / "chart/files/edljobs.yaml")
     cluster.establish("edljobs.edl.dev")

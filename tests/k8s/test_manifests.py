@@ -266,6 +266,25 @@ def test_the_dashboard_of_the_chart_only_reads_and_listens_as_its_command_takes_
     assert str(given["port"]) == str(container["ports"][0]["containerPort"])
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [('"any"', "any"), ("1000650000", "1000650000"), ("2147483647", "2147483647")],
+)
+def test_the_controller_is_told_whom_pods_run_as_and_no_pod_of_the_chart_names_a_user(
+    template, value, told
+):
+    """Broken once: a large number was written with an exponent."""
+    on = ("scheduler.enabled=true", "dashboard.enabled=true")
+    found = [e for e in template(f"podUser={value}", *on) if e["kind"] == "Deployment"]
+
+    pods = {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in found}
+    (container,) = pods["edl-controller"]["containers"]
+    assert {"name": "EDL_POD_USER", "value": told} in container["env"]
+    assert len(pods) == 3
+    assert "runAsUser" not in str(pods)
+    assert "fsGroup" not in str(pods)
+
+
 def test_a_secret_of_the_dashboard_that_is_named_is_not_made(template):
     found = by_name(template("dashboard.enabled=true", 'dashboard.secret="mine"'))
 
@@ -285,6 +304,9 @@ def test_a_secret_of_the_dashboard_that_is_named_is_not_made(template):
         "priorityClasses.low=2000000000",
         "controller.replicas=2",
         'dashboard.host="everywhere"',
+        'podUser="root"',
+        "podUser=0",
+        "podUser=2147483648",
         'dashboard.hosts=["a b"]',
         'scheduler.quotas=[{"cpus":1}]',
         'rbac.users=["anna"]',
