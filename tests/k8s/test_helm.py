@@ -15,6 +15,7 @@ from tools import kube
 from tools.kube_jobs import counting
 from tools.kube_namespace import Namespace, fresh
 from tools.kube_objects import IMAGE
+from tools.turns import in_turn
 
 from edl.k8s import holders
 from edl.k8s.api import Api
@@ -68,6 +69,7 @@ def test_a_release_of_the_same_name_in_another_namespace_is_installed_beside(
     assert [each.partition("/")[2] for each in SHARED] == [each.partition("/")[2] for each in left]
 
 
+@in_turn(2)
 def test_one_release_serves_a_namespace_of_which_it_was_never_told(
     cluster, namespace, helm, folder
 ):
