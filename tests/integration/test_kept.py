@@ -87,7 +87,7 @@ def test_a_job_that_was_cut_off_goes_on_where_it_was(kept, placed):
     check(kept, home / JOB)
 
 
-@pytest.mark.parametrize("kept", some(all_kept("checkpoint"), 3))
+@pytest.mark.parametrize("kept", some(all_kept("checkpoint"), 5))
 def test_a_new_job_goes_on_with_a_checkpoint(kept, placed):
     home = placed(kept)
 
@@ -113,7 +113,7 @@ def test_a_new_job_begins_from_the_parameters_of_a_checkpoint(kept, placed):
     assert [count + 1 for count in there] == counts_of(job.folder / "checkpoints", records)
 
 
-@pytest.mark.parametrize("kept", some(all_kept("launch")))
+@pytest.mark.parametrize("kept", some(all_kept("launch"), 3))
 def test_a_launched_job_whose_nodes_are_gone_goes_on_with_another(kept, placed):
     home = placed(kept)
     job, before = LocalJob(home / JOB), LocalJob(home / JOB).address()
