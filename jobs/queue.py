@@ -142,9 +142,9 @@ def begin(
     """
     if not paths.is_queued(job.folder):
         raise UsageError(f"The job {job.name!r} is not in the queue any more.")
+    # First: one that cannot be begun, or ends the scheduler with it, was begun all the same.
+    tries.write(job.folder, tries.Tries(tries.read(job.folder).number + 1, now))
     settings = dataclasses.replace(JobSettings.of_job(job.folder), num_workers=num_workers)
     settings = dataclasses.replace(settings, num_ps=num_ps or settings.num_ps)
-    # First: one that ends the scheduler with it was begun all the same.
-    tries.write(job.folder, tries.Tries(tries.read(job.folder).number + 1, now))
     storage.write_file(job.folder / "settings.json", settings.to_json().encode())
     return go_on(job)[1]

@@ -161,10 +161,10 @@ class LocalPlace:
         now = int(self._clock())
         try:
             self._begun[job.name] = queue.begin(job, workers, servers, now)
-        except EdlError as error:  # it counts as a start, where it was one
+        except (EdlError, OSError) as error:  # it counts as a start, where it was one
             if (tried := tries.read(job.folder)).number and paths.is_queued(job.folder):
-                told = dataclasses.replace(tried, why=str(error), exit_code=error.exit_code)
-                tries.write(job.folder, told)
+                code = error.exit_code if isinstance(error, EdlError) else tried.exit_code
+                tries.write(job.folder, dataclasses.replace(tried, why=str(error), exit_code=code))
             raise
 
     def _why_not_yet(self, job: LocalJob) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from edl.common import paths
+from edl.common.errors import UsageError
 from edl.common.settings import JobSettings
 from edl.jobs import queue, start, tries
 from edl.jobs.local import LocalJob
@@ -84,16 +85,36 @@ def test_the_status_says_between_two_starts_how_the_last_one_ended(job: LocalJob
     assert f"waits: {status['message']}" == place.look().ignored["j"]
 
 
+@pytest.mark.parametrize(
+    ("error", "code"), [(UsageError("it cannot be"), 2), (OSError("it cannot be"), 1)]
+)
 def test_a_start_that_cannot_be_counts_as_one(
-    job: LocalJob, monkeypatch: pytest.MonkeyPatch
+    job: LocalJob, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
     def go_on(_job: LocalJob) -> None:
-        raise queue.UsageError("it cannot be")
+        raise error
 
     monkeypatch.setattr(queue, "go_on", go_on)
     a_round(local.LocalPlace(4, Clock()), [])
 
-    assert tries.Tries(1, 1000, "it cannot be", 2) == tries.read(job.folder)
+    assert tries.Tries(1, 1000, "it cannot be", code) == tries.read(job.folder)
+
+
+@pytest.mark.parametrize("values", ['{"of": "another version"}', "{", "[]"])
+def test_a_job_whose_settings_cannot_be_read_ends_with_the_reason(
+    job: LocalJob, values: str
+) -> None:
+    (job.folder / "settings.json").write_text(values)
+    clock, told = Clock(), []
+    place = local.LocalPlace(4, clock)
+    turns = 0
+    for _ in range(60):
+        turns += bool(a_round(place, told))
+        clock.now += 1.0
+
+    assert 3 == turns
+    assert "failed" == job.status()["state"]
+    assert "settings.json is not of this version" in job.status()["message"]
 
 
 @pytest.mark.parametrize("values", ["[]", '{"number": -1}', "{", '{"number": 1, "last": 1.5}'])
