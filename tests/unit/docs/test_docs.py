@@ -90,6 +90,11 @@ def named(text: str) -> list[tuple[str, str]]:
     return [(m[1], m[2]) for m in found if m]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_begins_with_its_title(page):
+    assert page.read_text().startswith(("# ", "<"))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_functions_that_a_page_names_exist(page):
     missing = [
