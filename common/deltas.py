@@ -29,6 +29,7 @@ from .places import Place
 from .storage import Manifest
 
 KEY = "delta"  # in a manifest's books
+MOST = 10**18 - 1  # the number of a cut that no other one can follow
 _BASE = re.compile(r"base-(\d{12,18})")
 _DELTA = re.compile(r"delta-(\d{12,18})-(\d{12,18})")
 _VALUES = {
@@ -56,11 +57,12 @@ class Name(NamedTuple):
 
 def parsed(name: str) -> Name | None:
     """Return what a folder's name says; None: it is no base and no delta."""
+    found = None
     if match := _BASE.fullmatch(name):
-        return Name(int(match[1]))
-    if (match := _DELTA.fullmatch(name)) and int(match[1]) < int(match[2]):
-        return Name(int(match[2]), int(match[1]))
-    return None
+        found = Name(int(match[1]))
+    elif (match := _DELTA.fullmatch(name)) and int(match[1]) < int(match[2]):
+        found = Name(int(match[2]), int(match[1]))
+    return found if str(found) == name else None  # with zeros before it, it is no cut's
 
 
 def listed(root: Place) -> list[Name]:

@@ -157,6 +157,11 @@ class Deltas:
         """
         root = Place(self._core.settings.delta_dir)
         last = self._last = self._last or _find(root, job)
+        if last.used >= deltas.MOST:
+            raise CheckpointError(
+                f"a base or delta of number {deltas.MOST} lies there, and no cut can have a higher "
+                "one: take it out of the folder, or name another --delta_dir"
+            )
         last.used += 1  # no number is used twice, also where this fails
         records = records_at(self._core.queue.plan, books)
         about = About(job, cut.name, last.used, records=records)

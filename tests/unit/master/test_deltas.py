@@ -250,6 +250,21 @@ def test_what_cannot_be_written_is_told_once_and_tried_again_from_the_last_whole
     assert "No space left on device" in told[0]
 
 
+def test_where_no_cut_can_have_a_higher_number_that_is_told_and_none_is_written(begin, tmp_path):
+    junk = tmp_path / "deltas" / str(deltas.Name(deltas.MOST - 1))
+    junk.mkdir(parents=True)
+    story = begin()
+
+    story.cut()
+    story.step()
+
+    def is_told(status):
+        return any("no cut can have a higher one" in each["text"] for each in status["events"])
+
+    assert story.job.until(is_told)
+    assert [deltas.MOST] == [name.number for name, _ in story.found()]
+
+
 def test_the_last_cut_has_all_records_of_the_job(begin):
     story = begin()
     story.cut()
