@@ -77,6 +77,36 @@ def test_what_breaks_no_rule_is_taken(submit, name, spec):
     assert submit({**LEAST, **spec}, name)["metadata"]["name"] == name
 
 
+@pytest.mark.parametrize("name", ["a" * 60, "scheduler"])
+def test_a_job_of_a_name_that_was_allowed_once_is_told_of_and_goes(cluster, here, tmp_path, name):
+    """Broken once: no status of it could be written, and no finalizer be taken away."""
+    resource = yaml.safe_load((MANIFESTS / "chart/files/edljobs.yaml").read_text())
+    del resource["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-validations"]
+    (tmp_path / "before.yaml").write_text(yaml.safe_dump(resource))
+    about = {"name": name, "finalizers": ["edl.dev/tried"]}
+    job = {"apiVersion": "edl.dev/v1alpha1", "kind": "EdlJob", "metadata": about, "spec": LEAST}
+
+    def told() -> bool:
+        made = {**job, "metadata": {"name": f"{name[:50]}.b"}}
+        path = path_of("edljobs", here.name, dryRun="All")
+        try:
+            here.api.call("POST", path, made)
+        except ApiError as error:
+            return error.code == 422
+        return False
+
+    cluster.apply(tmp_path / "before.yaml")
+    assert soon(lambda: not told())
+    here.api.call("POST", path_of("edljobs", here.name), job)
+    cluster.apply(MANIFESTS / "chart/files/edljobs.yaml")
+    assert soon(told)
+
+    status = '{"status": {"phase": "Failed", "message": "its name"}}'
+    here.kubectl("patch", "edljob", name, "--subresource=status", "--type=merge", "-p", status)
+    here.kubectl("patch", "edljob", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    here.kubectl("delete", "edljob", name, "--timeout=30s")
+
+
 def test_kubernetes_own_roles_see_and_change_edljobs(here):
     for role in ("view", "edit", "admin"):
         here.kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user=user-{role}")
