@@ -44,10 +44,19 @@ def _quota(given: object, where: str) -> Quota:
         name: float(quantity(str(given[name]), f"{where}: {name}")) if name in given else math.inf
         for name in _AMOUNTS
     }
-    namespace, user = (
-        None if given.get(each) is None else str(given[each]) for each in ("namespace", "user")
-    )
+    namespace, user = (_name(given.get(each), f"{where}: {each}") for each in ("namespace", "user"))
     return Quota(namespace, user, Resources(**most), _priority(given.get("priority"), where))
+
+
+def _name(said: object, where: str) -> str | None:
+    """Return a name, which YAML may take for a number; None: nobody is named."""
+    if said is None:
+        return None
+    if isinstance(said, bool) or not isinstance(said, str | int) or said == "":
+        raise UsageError(
+            f"{where}: {said!r:.60} is no name: write one, in quotes, or leave it out."
+        )
+    return str(said)
 
 
 def _priority(said: object, where: str) -> int | None:

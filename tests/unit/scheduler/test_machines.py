@@ -156,6 +156,9 @@ def test_quotas_are_read_and_what_is_not_said_has_no_limit(tmp_path):
         ("- {priority: high}", "quota 1: priority: 'high' is no whole number"),
         ("- {priority: 1.5}", "quota 1: priority: 1.5 is no whole number"),
         ("- {priority: true}", "quota 1: priority: True is no whole number"),
+        ("- {user: [anna, bob], cpu: 1}", r"quota 1: user: \['anna', 'bob'\] is no name"),
+        ("- {namespace: '', cpu: 1}", "quota 1: namespace: '' is no name"),
+        ("- {user: true, cpu: 1}", "quota 1: user: True is no name"),
         ("- [", "cannot be read"),
     ],
 )
