@@ -55,9 +55,11 @@ def examine(namespace: str, settings: JobSettings, kind: str) -> Iterator[Findin
 def _examine(api: Api, settings: JobSettings, kind: str) -> Iterator[Finding]:
     try:
         version, date = api.version()
+    except ApiError as error:  # so it is up
+        yield Finding(ERROR, "cluster", str(rights.explained(error)))
+        return
     except PeerError as error:
-        told = rights.explained(error) if isinstance(error, ApiError) else error
-        yield Finding(ERROR, "cluster", f"{told}. Is it up, and is KUBECONFIG the right one?")
+        yield Finding(ERROR, "cluster", f"{error}. Is it up, and is KUBECONFIG the right one?")
         return
     yield _version(version, api)
     yield _clock(date)

@@ -250,6 +250,15 @@ def test_server_that_does_not_answer_is_the_only_line(run: Run, server: ApiServe
     )
 
 
+def test_credentials_that_are_refused_are_the_only_line(run: Run, server: ApiServer) -> None:
+    server.fail("GET", "/version", 401, times=9, message="Unauthorized")
+
+    _, out, _ = run("doctor")
+
+    assert out.startswith("ERROR   cluster: the Kubernetes API takes your credentials for nobody's")
+    assert out.endswith("or name another kubeconfig in KUBECONFIG.\n")
+
+
 def test_no_kubeconfig_is_a_line(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = str(tmp_path / "none")
     monkeypatch.setenv("KUBECONFIG", path)
