@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from functools import partial
 from typing import Any
 
 from .errors import UsageError
@@ -35,14 +36,35 @@ def as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def safe_loader() -> Any:
+    """Return PyYAML's SafeLoader, which takes a key that is given twice for an error."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """What a mapping says twice it says wrongly once: PyYAML takes the last."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = set()
+            for key, _ in node.value:
+                if key.tag != "tag:yaml.org,2002:merge" and isinstance(key, yaml.ScalarNode):
+                    if (key.tag, key.value) in keys:
+                        raise yaml.constructor.ConstructorError(
+                            None, None, f"{key.value!r} is given twice", key.start_mark
+                        )
+                    keys.add((key.tag, key.value))
+            return dict(super().construct_mapping(node, deep))
+
+    return Loader
+
+
 def yaml_loader() -> Any:
-    """Return a loader of plain values.
+    """Return a loader of plain values, each key once.
 
     PyYAML takes 1e-3 for a text, and makes objects of dates; it would take 1:4 for 64.
     """
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class Loader(safe_loader()):  # type: ignore[misc]
         """YAML 1.2's floats."""
 
     Loader.yaml_implicit_resolvers = {
@@ -200,7 +222,7 @@ def _load(text: str, said: str) -> Any:
     import yaml
 
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=partial(_once, text=text, said=said))
     except ValueError:
         pass  # YAML, then
     try:
@@ -208,6 +230,16 @@ def _load(text: str, said: str) -> Any:
     except yaml.YAMLError as error:
         what = " ".join(str(error).split())
         raise UsageError(f"{said}: {text!r} is neither JSON nor YAML: {what}") from error
+
+
+def _once(pairs: list[tuple[str, Any]], text: str, said: str) -> dict[str, Any]:
+    """Return an object of JSON. Raises UsageError where it has a key twice."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise UsageError(f"{said}: {text!r} gives {key!r} twice: leave one of them out.")
+        found[key] = value
+    return found
 
 
 def bounds(text: str, said: str) -> tuple[int, int]:

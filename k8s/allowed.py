@@ -22,6 +22,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ..common.errors import UsageError
+from ..common.values import safe_loader
 from . import names
 from .api import Object
 from .names import CONTAINER
@@ -89,7 +90,7 @@ class Installed:
         import yaml
 
         try:
-            given = yaml.safe_load(text) or {}
+            given = yaml.load(text, safe_loader()) or {}
         except yaml.YAMLError as error:
             raise UsageError(f"EDL_ALLOW is no YAML: {' '.join(str(error).split())}.") from error
         spaces = given.pop("namespaces", None) or {} if isinstance(given, dict) else {}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError
-from ..common.values import check_namespace
+from ..common.values import check_namespace, safe_loader
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
@@ -116,7 +116,7 @@ def _read(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml.load(path.read_text(encoding="utf-8"), safe_loader())
     except OSError as error:
         raise _wrong(path, f"it cannot be read ({error.strerror})") from error
     except yaml.composer.ComposerError as error:

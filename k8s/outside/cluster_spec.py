@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...common.errors import UsageError
+from ...common.values import safe_loader
 from .. import layers, shapes
 from ..api import Object
 
@@ -67,7 +68,7 @@ def _layers(path: str) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        found = yaml.load(Path(path).read_text(encoding="utf-8"), safe_loader())
     except (OSError, yaml.YAMLError) as error:
         what = " ".join(str(error).split())
         raise UsageError(f"--cluster_spec: {path} cannot be read: {what}.") from error

@@ -97,6 +97,10 @@ def test_scalar_is_converted(value: Any, kind: Any, expected: Any) -> None:
         (7, TYPED, "a mapping by name"),
         ({1: 2}, TYPED, "a mapping by name"),
         ({"a": {"b": 1}}, TEXTS, "--x: a takes a text"),
+        ('{"a": 1, "a": 2}', TYPED, "gives 'a' twice"),
+        ('{"b": [{"a": 1, "a": 2}]}', TYPED, "gives 'a' twice"),
+        ("{a: 1, a: 2}", TYPED, "'a' is given twice"),
+        ("a={b: 1, b: 2}", TYPED, "'b' is given twice"),
     ],
 )
 def test_wrong_value_is_one_sentence(value: Any, kind: Any, part: str) -> None:

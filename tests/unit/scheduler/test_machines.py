@@ -160,6 +160,7 @@ def test_quotas_are_read_and_what_is_not_said_has_no_limit(tmp_path):
         ("- {namespace: '', cpu: 1}", "quota 1: namespace: '' is no name"),
         ("- {user: true, cpu: 1}", "quota 1: user: True is no name"),
         ("- [", "cannot be read"),
+        ("- {user: anna, cpu: 1, cpu: 2}", "'cpu' is given twice"),
     ],
 )
 def test_quotas_that_are_none_name_the_entry_and_the_field(tmp_path, text, says):
