@@ -4,8 +4,9 @@ An nn.Embedding or nn.EmbeddingBag becomes a table that is named after its path.
 that holds what it drew itself, N(0, 1), are made on the servers, N(0, 1) by (seed, table, id). All
 other first values (pretrained, set by hand, drawn in another way) go to the servers as they are,
 when they are told the model. What would mean something else there stays where it is, and `prepare`
-says why: a weight that is tied, frozen or of another type than float32, and max_norm or
-scale_grad_by_freq, which need the whole table or the whole batch.
+says why: a weight that is tied, frozen, made of other values or of another type than float32,
+max_norm or scale_grad_by_freq, which need the whole table or the whole batch, and hooks or a
+forward of the user's, which would be called no more.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .moved import MovedBag, MovedEmbedding
 log = logging.getLogger(__name__)
 
 _BAGS = nn.Embedding | nn.EmbeddingBag
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def prepare(
@@ -103,6 +105,12 @@ def _reason_to_stay(model: nn.Module, module: nn.Embedding | nn.EmbeddingBag) ->
     weight = module.weight
     if type(module) not in (nn.Embedding, nn.EmbeddingBag):
         return f"it is a {type(module).__name__}, whose forward may differ"
+    if "weight" not in module._parameters:
+        return "its weight is made of other values, as by weight_norm or pruning"
+    if "forward" in vars(module) or any(getattr(module, hooks) for hooks in _HOOKS):
+        return "it has hooks or a forward of its own, which the servers' rows would pass by"
+    if weight._backward_hooks or weight._post_accumulate_grad_hooks:
+        return "its weight has hooks for its gradient"
     if module.max_norm is not None:
         return "max_norm renormalises rows in the forward"
     if module.scale_grad_by_freq:

@@ -6,6 +6,8 @@ import re
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.nn.utils import prune
 
 from edl.common.errors import DefinitionError
 from edl.nn import Embedding, LocalRows, attach, replace_big_embeddings
@@ -153,9 +155,34 @@ def _frozen():
     return model
 
 
+def _with(change):
+    """Return a function that makes the model whose big layer was changed so."""
+
+    def make():
+        model = Model()
+        change(model.big)
+        return model
+
+    return make
+
+
+def _pruned(layer):
+    prune.random_unstructured(layer, "weight", amount=0.5)
+
+
+def _twice_as_much(layer):
+    layer.forward = lambda ids: 2 * functional.embedding(ids, layer.weight)
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
+        (_with(_pruned), "made of other values"),
+        (_with(lambda layer: layer.register_forward_hook(lambda *_: None)), "has hooks"),
+        (_with(lambda layer: layer.register_forward_pre_hook(lambda *_: None)), "has hooks"),
+        (_with(lambda layer: layer.register_full_backward_hook(lambda *_: None)), "has hooks"),
+        (_with(_twice_as_much), "forward of its own"),
+        (_with(lambda layer: layer.weight.register_hook(lambda grad: 0 * grad)), "its gradient"),
         (lambda: Model(max_norm=1.0), "max_norm"),
         (lambda: Model(scale_grad_by_freq=True), "scale_grad_by_freq"),
         (_tied, "tied"),
