@@ -63,8 +63,14 @@ class _Spec:
     def check(self) -> None:
         """Raise DefinitionError for what torch refuses, and for what grows without bound.
 
-        A rate below 0 climbs, as `maximize` does. A spec that was written is read all the same.
+        SGD alone takes a rate below 0, and climbs. A spec that was written is read all the same.
         """
+        first: Any = self
+        if not isinstance(self, SGD) and min(learning_rate(first, at) for at in (0, 1)) < 0:
+            raise DefinitionError(
+                f"{type(self).__name__}: lr is 0 or more; what shall become more, and not less, is "
+                "said by maximize=True"
+            )
         for name in (f.name for f in dataclasses.fields(self)):
             value = getattr(self, name)
             if name in ("lr", "dampening", "betas") or not isinstance(value, float):

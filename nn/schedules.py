@@ -19,8 +19,28 @@ from ..common.errors import DefinitionError
 MOST_SAMPLES = 4096  # of a function: 40 KB in a checkpoint
 
 
+class _Checked:
+    """The base of schedules that look at what they are given."""
+
+    floats: ClassVar[tuple[str, ...]] = ("lr",)
+    counts: ClassVar[tuple[str, ...]] = ()
+    lengths: ClassVar[tuple[str, ...]] = ()  # numbers of versions, whole or not
+
+    def __post_init__(self) -> None:
+        for name in self.floats:
+            object.__setattr__(self, name, _number(self, name))
+        for name in self.lengths:
+            if _number(self, name) < 0:
+                raise DefinitionError(f"{_of(self)}: {name} is 0 or more")
+        for name in self.counts:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+                raise DefinitionError(f"{_of(self)}: {name} is a whole number from 1 on")
+            object.__setattr__(self, name, int(value))
+
+
 @dataclass(frozen=True)
-class Constant:
+class Constant(_Checked):
     """The same learning rate for ever."""
 
     lr: float
@@ -30,19 +50,26 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class StepDecay:
+class StepDecay(_Checked):
     """lr * gamma ** (version // step_size), as torch.optim.lr_scheduler.StepLR."""
 
     lr: float
     step_size: int
     gamma: float = 0.1
 
+    floats, lengths = ("lr", "gamma"), ("step_size",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.step_size:
+            raise DefinitionError("StepDecay: step_size is above 0")
+
     def at(self, version: int) -> float:
         return self.lr * self.gamma ** (version // self.step_size)
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(_Checked):
     """Half a cosine from lr to min_lr over total_steps, after a linear warm-up."""
 
     lr: float
@@ -50,27 +77,13 @@ class Cosine:
     warmup_steps: int = 0
     min_lr: float = 0.0
 
+    floats, lengths = ("lr", "min_lr"), ("total_steps", "warmup_steps")
+
     def at(self, version: int) -> float:
         if version < self.warmup_steps:
             return self.lr * (version + 1) / self.warmup_steps
         done = (version - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
         return _half_cosine(self.lr, self.min_lr, min(1.0, done))
-
-
-class _Checked:
-    """The base of schedules that look at what they are given."""
-
-    floats: ClassVar[tuple[str, ...]] = ("lr",)
-    counts: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self) -> None:
-        for name in self.floats:
-            object.__setattr__(self, name, _number(self, name))
-        for name in self.counts:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-                raise DefinitionError(f"{_of(self)}: {name} is a whole number from 1 on")
-            object.__setattr__(self, name, int(value))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Optimizer specs of a definition are refused where torch refuses them, but for a rate below 0."""
+"""Optimizer specs of a definition are refused where torch refuses them, but for SGD's rate."""
 
 import dataclasses
 import math
@@ -12,6 +12,7 @@ from edl.common.errors import DefinitionError
 from edl.model_zoo.spec import Definition
 from edl.nn import optimizers
 from edl.nn.by_name import ByName
+from edl.nn.schedules import Cosine, Warmup
 
 pytestmark = pytest.mark.fast
 
@@ -44,6 +45,14 @@ def test_what_torch_refuses_is_refused(name, data):
         expected = True
 
     assert expected == is_refused(kind(lr=0.1, **given)), given
+
+
+@pytest.mark.parametrize("lr", [-0.1, Warmup(-0.1, 5, start_factor=0.0), Cosine(-0.1, 10)])
+def test_a_rate_below_0_is_sgds_alone(lr):
+    for kind in optimizers.OPTIMIZERS.values():
+        assert is_refused(kind(lr=lr)) == (kind is not optimizers.SGD), kind
+
+    assert not any(is_refused(kind(lr=0.0)) for kind in optimizers.OPTIMIZERS.values())
 
 
 def test_a_definition_is_told_which_number_is_wrong_and_what_it_may_be():

@@ -109,6 +109,13 @@ def test_past_its_end_a_schedule_keeps_its_last_rate():
 @pytest.mark.parametrize(
     "wrong",
     [
+        lambda: Constant("0.1"),
+        lambda: StepDecay(math.nan, 3),
+        lambda: StepDecay(0.1, 0),
+        lambda: StepDecay(0.1, 3, gamma=None),
+        lambda: Cosine(math.inf, 10),
+        lambda: Cosine(0.1, 10, warmup_steps=-3),
+        lambda: Cosine(0.1, "10"),
         lambda: MultiStep(0.1, ["a"]),
         lambda: MultiStep("0.1", [1]),
         lambda: Exponential(math.nan, 0.9),
