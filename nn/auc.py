@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..common.errors import EdlError
 from .arrays import Array, OfPart
 from .groups import ids_of
-from .metrics import State, check_binary, pair, weights_of
+from .metrics import State, check_binary, check_probabilities, pair, weights_of
 
 _BY_BIN = ("keys", "positives", "negatives")  # of a state, beside its shift
 
@@ -67,11 +67,8 @@ class _Area(OfPart):
         name = type(self).__name__
         scores, truth = pair(name, *self.part(outputs, labels))
         check_binary(name, truth)
-        if not self.logits and len(scores) and (scores.min() < 0 or scores.max() > 1):
-            raise ValueError(
-                f"{name} got scores in [{scores.min():.3g}, {scores.max():.3g}], outside of [0, "
-                f"1]: use {name}(logits=True) for logits"
-            )
+        if not self.logits:
+            check_probabilities(name, scores)
         self._bins.count(scores, truth > 0.5, weights_of(name, weight, len(scores)), groups)
 
     def _mean(self) -> tuple[float, float]:

@@ -80,6 +80,15 @@ def check_binary(name: str, truth: Array) -> None:
         raise ValueError(f"{name} got the label {wrong[0]}: labels are 0 and 1")
 
 
+def check_probabilities(name: str, scores: NDArray[np.float64]) -> None:
+    """Raise ValueError for scores that are no probabilities."""
+    if len(scores) and (scores.min() < 0 or scores.max() > 1):
+        raise ValueError(
+            f"{name} got scores in [{scores.min():.3g}, {scores.max():.3g}], outside of [0, 1]: "
+            f"use {name}(logits=True) for logits"
+        )
+
+
 def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
 
@@ -193,6 +202,7 @@ class LogLoss(Sums):
         if self.logits:
             losses = np.logaddexp(0.0, scores) - truth * scores
         else:
+            check_probabilities("LogLoss", scores)
             p = np.clip(scores, 1e-7, 1 - 1e-7)
             losses = -(truth * np.log(p) + (1 - truth) * np.log1p(-p))
         weights = weights_of("LogLoss", weight, len(losses))

@@ -53,9 +53,11 @@ def test_auc_of_logits_is_that_of_their_sigmoid():
     assert from_logits == pytest.approx(of_scores, abs=1e-4)
 
 
-def test_auc_refuses_scores_that_are_no_probabilities():
-    with pytest.raises(ValueError, match=r"use AUC\(logits=True\)"):
-        AUC().update([0.5, 3.0], [0, 1])
+@pytest.mark.parametrize("score", [3.0, -0.1])
+@pytest.mark.parametrize("kind", [AUC, LogLoss])
+def test_scores_that_are_no_probabilities_are_refused(kind, score):
+    with pytest.raises(ValueError, match=rf"use {kind.__name__}\(logits=True\)"):
+        kind().update([0.5, score], [0, 1])
 
 
 def test_binary_metrics_equal_scikit_learns():
