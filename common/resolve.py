@@ -201,6 +201,13 @@ def newest_checkpoint(path: str, said: str, *, checksums: bool = True) -> storag
                 f"{said}: the job in {path} was cut off and has no checkpoint: give no other "
                 "flags, and it goes on from its journal, with the settings that it has."
             ) from error
+        if folder != path and not storage.find_checkpoints(folder):
+            what = "runs" if paths.is_locked(Path(path)) else "never began, or is over"
+            raise UsageError(
+                f"{said}: the job in {path} {what}, and has written no checkpoint to {folder}: "
+                "nothing of it can be gone on with. Give a job that has one, or begin anew without "
+                f"{said}."
+            ) from error
         raise UsageError(
             f"{said}: {error}. Name a checkpoint (version-...), a folder of checkpoints, or the "
             f"folder of a job (in {paths.jobs_folder()})."

@@ -166,7 +166,7 @@ def difference(here: ModelSpec, there: ModelSpec) -> str:
                 parts.append(f"{kind} {name!r} has {_fields(mine[name], theirs[name])}")
         order = [name for name in theirs if name in mine]
         if not parts and [*mine] != order:
-            parts.append(f"the {kind}s have another order")
+            parts.append(f"the {kind}s have another order, as those of a set in each process")
     if len(parts) > _MOST_TOLD:
         parts[_MOST_TOLD:] = [f"and {len(parts) - _MOST_TOLD} more"]
     if here.optimizer != there.optimizer:

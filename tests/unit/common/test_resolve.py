@@ -406,6 +406,21 @@ def test_what_cannot_be_gone_on_with_is_told(
         resolve("train", {"resume": str(resumable), **values})
 
 
+def test_a_job_that_never_began_is_told_of_as_that() -> None:
+    """Broken once: who gave a job's folder was told to give a job's folder."""
+    folder = paths.job_folder("young")
+    folder.mkdir(parents=True)
+    (folder / "settings.json").write_text("{}")
+    (folder / "describe.json").write_text("{}")
+
+    with pytest.raises(UsageError, match=f"--resume: the job in {folder} never began, or is over"):
+        resolve("train", {"resume": str(folder)})
+    lock = paths.lock(folder)
+    with pytest.raises(UsageError, match=f"the job in {folder} runs, and has"):
+        resolve("train", {"resume": str(folder)})
+    os.close(lock)
+
+
 def claim(folder: Path, *places: str) -> None:
     """Have the job in a folder claim these, as its master does."""
     me = claims.Holder.of_job(f"{folder.name}-1", folder.name, folder.name, folder)

@@ -115,6 +115,7 @@ def test_a_loss_of_no_record_is_told_from_one_that_is_not_finite(n, sentence):
     assert loss_value(torch.tensor(0.5), torch.ones(n)) == 0.5
 
 
+ORDER = "the tensors have another order, as those of a set in each process"
 SPEC = ModelSpec((DenseSpec("a", (2, 3)), DenseSpec("b", (2,))), (TableSpec("t", 4),), SGD(lr=0.1))
 
 
@@ -135,7 +136,7 @@ SPEC = ModelSpec((DenseSpec("a", (2, 3)), DenseSpec("b", (2,))), (TableSpec("t",
             SGD(lr=0.1),
             "tensor 'a' has shape [3, 2] here, [2, 3] there",
         ),
-        ({"b": (2,), "a": (2, 3)}, {"t": 4}, SGD(lr=0.1), "the tensors have another order"),
+        ({"b": (2,), "a": (2, 3)}, {"t": 4}, SGD(lr=0.1), ORDER),
         ({"a": (2, 3), "b": (2,)}, {"t": 8}, SGD(lr=0.1), "table 't' has dim 8 here, 4 there"),
         ({"a": (2, 3), "b": (2,)}, {}, SGD(lr=0.1), "table 't' is only there"),
     ],
