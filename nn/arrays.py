@@ -55,6 +55,16 @@ def flat(name: str, values: Any) -> Array:
     return array
 
 
+def probabilities(name: str, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return scores that are probabilities. Raises ValueError for others."""
+    if len(scores) and (scores.min() < 0 or scores.max() > 1):
+        raise ValueError(
+            f"{name} got scores in [{scores.min():.3g}, {scores.max():.3g}], outside of [0, 1]: "
+            f"use {name}(logits=True) for logits"
+        )
+    return scores
+
+
 def records_of(labels: Any) -> int:
     """Return how many records a batch of labels is of.
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import EdlError
-from .arrays import Array, OfPart
+from .arrays import Array, OfPart, probabilities
 from .groups import ids_of
-from .metrics import State, check_binary, check_probabilities, pair, weights_of
+from .metrics import State, check_binary, pair, weights_of
 
 _BY_BIN = ("keys", "positives", "negatives")  # of a state, beside its shift
 
@@ -68,7 +68,7 @@ class _Area(OfPart):
         scores, truth = pair(name, *self.part(outputs, labels))
         check_binary(name, truth)
         if not self.logits:
-            check_probabilities(name, scores)
+            scores = probabilities(name, scores)
         self._bins.count(scores, truth > 0.5, weights_of(name, weight, len(scores)), groups)
 
     def _mean(self) -> tuple[float, float]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DefinitionError, EdlError
-from .arrays import Array, OfPart, flat, one_array, records_of, to_numpy
+from .arrays import Array, OfPart, flat, one_array, probabilities, records_of, to_numpy
 from .weights import Weights, checked, plain, weight_of
 
 State = dict[str, Array]
@@ -78,15 +78,6 @@ def check_binary(name: str, truth: Array) -> None:
     """Raise ValueError for a label that is neither 0 nor 1."""
     if (wrong := truth[(truth != 0) & (truth != 1)]).size:
         raise ValueError(f"{name} got the label {wrong[0]}: labels are 0 and 1")
-
-
-def check_probabilities(name: str, scores: NDArray[np.float64]) -> None:
-    """Raise ValueError for scores that are no probabilities."""
-    if len(scores) and (scores.min() < 0 or scores.max() > 1):
-        raise ValueError(
-            f"{name} got scores in [{scores.min():.3g}, {scores.max():.3g}], outside of [0, 1]: "
-            f"use {name}(logits=True) for logits"
-        )
 
 
 def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -202,8 +193,7 @@ class LogLoss(Sums):
         if self.logits:
             losses = np.logaddexp(0.0, scores) - truth * scores
         else:
-            check_probabilities("LogLoss", scores)
-            p = np.clip(scores, 1e-7, 1 - 1e-7)
+            p = np.clip(probabilities("LogLoss", scores), 1e-7, 1 - 1e-7)
             losses = -(truth * np.log(p) + (1 - truth) * np.log1p(-p))
         weights = weights_of("LogLoss", weight, len(losses))
         self._sums["total"] += (weights * losses).sum()
