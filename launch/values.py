@@ -27,6 +27,7 @@ _FULL = (
     "take it from torch.distributed.checkpoint.state_dict.get_state_dict(model, optimizer, "
     "options=StateDictOptions(full_state_dict=True, cpu_offload=True)), which all ranks call"
 )
+_MOST_LEVELS = 100  # Python's parser of JSON takes some more
 _DTYPES = frozenset(
     getattr(torch, name)
     for name in (
@@ -45,6 +46,7 @@ class Packed:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     sharded: dict[str, Sharded] = field(default_factory=dict)
     metadata: dict[str, Tree] = field(default_factory=dict)
+    _holders: list[int] = field(default_factory=list)  # ids of what holds the value at hand
 
     def pack(self, value: Any, where: str) -> Tree:
         """Return JSON for a value. Raises UsageError, with its place, where it cannot be kept."""
@@ -54,14 +56,8 @@ class Packed:
             value = value.item()
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        if isinstance(value, dict):
-            if hasattr(value, "_metadata"):
-                self.metadata[where] = self.pack(dict(value._metadata), f"{where}._metadata")
-            pairs = value.items()
-            return {"dict": [[_key(k, where), self.pack(v, f"{where}.{k}")] for k, v in pairs]}
-        if isinstance(value, list | tuple):
-            kind = "list" if isinstance(value, list) else "tuple"
-            return {kind: [self.pack(each, f"{where}.{i}") for i, each in enumerate(value)]}
+        if isinstance(value, dict | list | tuple):
+            return self._pack_container(value, where)
         if isinstance(value, torch.Tensor):
             return self._pack_tensor(value, where)
         if isinstance(value, np.ndarray):
@@ -70,6 +66,23 @@ class Packed:
             f"{where} is a {type(value).__name__}, which cannot be saved: a state is of dicts, "
             "lists, tensors, arrays, numbers, strings, and things that have a state_dict()."
         )
+
+    def _pack_container(self, value: Any, where: str) -> Tree:
+        if id(value) in self._holders:
+            raise UsageError(f"{where} is the {type(value).__name__} that holds it: leave it out.")
+        if len(self._holders) == _MOST_LEVELS:
+            raise UsageError(f"{where} is nested in more than {_MOST_LEVELS} others: flatten it.")
+        self._holders.append(id(value))
+        try:
+            if not isinstance(value, dict):
+                kind = "list" if isinstance(value, list) else "tuple"
+                return {kind: [self.pack(each, f"{where}.{i}") for i, each in enumerate(value)]}
+            if hasattr(value, "_metadata"):
+                self.metadata[where] = self.pack(dict(value._metadata), f"{where}._metadata")
+            pairs = value.items()
+            return {"dict": [[_key(k, where), self.pack(v, f"{where}.{k}")] for k, v in pairs]}
+        finally:
+            self._holders.pop()
 
     def _pack_tensor(self, value: torch.Tensor, where: str) -> Tree:
         if is_sharded(value) and not _is_partial(value):

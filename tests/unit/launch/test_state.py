@@ -71,6 +71,39 @@ def test_values_keep_their_kinds(folder):
     assert 0.5 == state["scalar"]
 
 
+def itself() -> dict:
+    state = {"a": [1]}
+    state["a"].append(state)
+    return state
+
+
+def nested(levels: int) -> dict:
+    state = {}
+    for _ in range(levels):
+        state = {"a": state}
+    return state
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (itself(), r"^state\.a\.1 is the dict that holds it: leave it out"),
+        (nested(100), r"state(\.a){100} is nested in more than 100 others: flatten it"),
+    ],
+)
+def test_a_state_without_an_end_is_one_sentence(folder, state, says):
+    with pytest.raises(UsageError, match=says):
+        save(state)
+
+
+def test_the_same_list_twice_is_no_state_without_an_end(folder):
+    twice = [1, 2]
+
+    save({"a": twice, "b": [twice, nested(97)]})
+
+    assert {"a": twice, "b": [twice, nested(97)]} == load().state
+
+
 def test_what_cannot_be_saved_is_named(folder):
     with pytest.raises(UsageError, match=r"state\.a\.1 is a set, which cannot be saved"):
         save({"a": [1, {2}]})
