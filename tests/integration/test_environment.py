@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from tools.jobs import ZOO, write_records
@@ -58,13 +60,18 @@ def test_a_job_runs_in_an_environment_of_home_and_path_alone(tmp_path):
     assert_exact(tmp_path / "checkpoints", RECORDS, 1)
 
 
-def test_a_user_without_a_name_or_a_home_runs_a_job_where_edl_home_is(tmp_path):
-    """Broken once: EDL_HOME was not looked at, so that the jobs' folder was to be in /."""
+@pytest.fixture
+def place():
+    """A folder of that user's own, which tmp_path cannot be: the folders above are root's alone."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("to become another user needs root, and setpriv")
-    place = tmp_path / "place"
-    place.mkdir(mode=0o770)
-    os.chown(place, USER, 0)
+    with tempfile.TemporaryDirectory(prefix="edl-of-nobody-", dir="/tmp") as made:
+        os.chown(made, USER, 0)
+        yield Path(made)
+
+
+def test_a_user_without_a_name_or_a_home_runs_a_job_where_edl_home_is(place):
+    """Broken once: EDL_HOME was not looked at, so that the jobs' folder was to be in /."""
     path = os.pathsep.join(os.path.abspath(each or ".") for each in sys.path)
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/", "PYTHONPATH": path}
     environment["EDL_HOME"] = str(place / "home")

@@ -8,6 +8,7 @@ import signal
 import pytest
 import torch
 from tools import elastic, s3
+from tools.turns import in_turn
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -68,6 +69,7 @@ def files(variables):
     return found
 
 
+@in_turn(1)
 def test_two_ranks_save_and_two_and_one_go_on_from_what_all_parts_are_of():
     with s3.server("bucket") as variables:
         ends = [
