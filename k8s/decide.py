@@ -131,12 +131,13 @@ class _Decision:
 
     def _act(self, wanted: Wanted | None) -> None:
         living = [pod for pod in self._of_role("master") if _goes_on(pod) and job_status.lives(pod)]
-        if job_status.exit_code(self._told, self._of_role("master")) is not None:
-            self._over = not any(map(job_status.lives, self._of_role("master")))
+        masters_are = self._of_role("master")
+        if job_status.exit_code(self._told, masters_are, self._before) is not None:
+            self._over = not any(map(job_status.lives, masters_are))
             if self._over:
                 self._end(self._of_role(*names.REPLICAS))  # whom their master could not dismiss
-                if job_status.exit_code(self._told, ()) is not None:  # nobody reads its pod
-                    self._end(self._of_role("master"))  # of which other containers run on
+                if job_status.exit_code(self._told, (), self._before) is not None:
+                    self._end(masters_are)  # of which other containers run on: its end was taken
             return
         if self._is_late():
             self._lapsed = True

@@ -56,14 +56,19 @@ class Situation:
     lapsed: bool = False  # it was ended there, whatever its master says
 
 
-def exit_code(told: Mapping[str, Any] | None, masters: Iterable[Object]) -> int | None:
-    """Return the job's exit code; None while it is not decided.
+def exit_code(
+    told: Mapping[str, Any] | None, masters: Iterable[Object], before: Object
+) -> int | None:
+    """Return the job's exit code; None while it is not decided. `before`: the EdlJob's status.
 
     The master's word is the status that it has left. Where that is lost (the API server was away),
-    a pod that ended by itself with 0 or 3 says as much: nothing else in a master ends so.
+    a pod that ended by itself with 0 or 3 says as much: nothing else in a master ends so. What
+    stands in the EdlJob's status is decided, whether the pod that said it is still there or not.
     """
     if told and told.get("state") in ENDED and told.get("exit_code") is not None:
         return int(told["exit_code"])
+    if before.get("phase") in names.OVER and "exitCode" in before:
+        return int(before["exitCode"])
     for pod in masters:
         state = observe.observe(pod)
         sure = observe.deletion(pod) is None
@@ -109,7 +114,7 @@ def status(here: Situation, now: str) -> Object:
     masters, servers, workers_there = (
         of_role(here.pods, role) for role in ("master", "ps", "worker")
     )
-    code = exit_code(here.told, masters)
+    code = exit_code(here.told, masters, before)
     phase = _phase(here, code)
     ended = phase in names.OVER
     alive = [pod for pod in workers_there if lives(pod)]

@@ -172,6 +172,11 @@ def last_words(pod: Object) -> str:
     return plain(lines[-1], _MOST) if end.get("exitCode") and lines else ""
 
 
+def restarts(pod: Object) -> int:
+    """Return how often our container was begun again; others may be as often as they like."""
+    return sum(each.get("restartCount", 0) for each in _told_of_ours(pod.get("status") or {}))
+
+
 def lingers(pod: Object) -> bool:
     """Tell whether our container has ended, and others of the pod that are no sidecars run on."""
     return "terminated" in _ours(pod.get("status") or {}) and takes_room(pod)
@@ -180,6 +185,12 @@ def lingers(pod: Object) -> bool:
 def _ours(status: dict[str, Any]) -> dict[str, Any]:
     """Return the state of our container; {} where nothing is known of it."""
     return _state_of(status.get("containerStatuses"), CONTAINER)
+
+
+def _told_of_ours(status: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what is told of our container: one entry, or none."""
+    found = status.get("containerStatuses") or []
+    return [each for each in found if each.get("name", CONTAINER) == CONTAINER]
 
 
 def _check(status: dict[str, Any]) -> dict[str, Any]:
@@ -259,12 +270,8 @@ def _waiting(status: dict[str, Any]) -> Waiting:
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             why = each.get("message") or each.get("reason") or "no reason is given"
             return Waiting(f"{_UNSCHEDULABLE}: {why}")
-    ours = [
-        each
-        for each in status.get("containerStatuses") or []
-        if each.get("name", CONTAINER) == CONTAINER
-    ]
-    for each in (*(status.get("initContainerStatuses") or []), *ours):
+    before = status.get("initContainerStatuses") or []
+    for each in (*before, *_told_of_ours(status)):
         waiting = (each.get("state") or {}).get("waiting") or {}
         reason, message = waiting.get("reason") or "", waiting.get("message") or ""
         said = f"{reason}{f': {message}' if message else ''}"

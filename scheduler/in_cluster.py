@@ -20,6 +20,7 @@ from ..k8s.connection import ApiError
 from ..k8s.holders import holder
 from ..k8s.leadership import Leadership
 from ..k8s.nodes import is_ready
+from ..k8s.observe import takes_room
 from ..k8s.outside import rights
 from ..k8s.reflector import Change, Reflector
 from .admission import admit
@@ -250,4 +251,4 @@ def _digest(kind: str, it: Object) -> Any:
         return spec, about.get("labels"), status.get("allocatable"), is_ready(it)
     if kind == "Workload":
         return about["generation"], about.get("deletionTimestamp"), status
-    return spec.get("nodeName"), status.get("phase"), about.get("deletionTimestamp")
+    return spec.get("nodeName"), takes_room(it), about.get("deletionTimestamp")

@@ -45,7 +45,7 @@ def pod_row(pod: Object, now: datetime.datetime) -> Row:
         "role": labels.get(names.ROLE_LABEL),
         "index": int(labels.get(names.INDEX_LABEL) or 0),
         "state": state,
-        "restarts": sum(each.get("restartCount", 0) for each in _containers(status)),
+        "restarts": observe.restarts(pod),
         "age_s": _age_s(about.get("creationTimestamp"), now),
         "why": why,
         "node": (pod.get("spec") or {}).get("nodeName") or "",
@@ -180,12 +180,6 @@ def _styled(word: str) -> Text:
     from rich.text import Text
 
     return Text(word, style=_STYLES.get(word, ""))
-
-
-def _containers(status: Row) -> list[Row]:
-    """Return what is told of our container: others of the pod may begin as often as they like."""
-    found = status.get("containerStatuses") or []
-    return [each for each in found if each.get("name", names.CONTAINER) == names.CONTAINER]
 
 
 def _age_s(text: str | None, now: datetime.datetime) -> float | None:

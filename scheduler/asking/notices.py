@@ -18,6 +18,7 @@ from ...k8s import names
 from ...k8s import nodes as told
 from ...k8s.api import Api, Object
 from ...k8s.connection import ApiError
+from ...k8s.job_status import lives
 from ...k8s.reflector import Change, Reflector
 from ..place import Tell
 
@@ -87,6 +88,5 @@ class Notices:
 
 
 def _is_on(pod: Object, nodes: Mapping[str, str]) -> bool:
-    ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
     going = pod["metadata"].get("deletionTimestamp")
-    return not ended and not going and pod["spec"].get("nodeName") in nodes
+    return lives(pod) and not going and pod["spec"].get("nodeName") in nodes

@@ -13,6 +13,7 @@ from typing import Any
 from ...k8s import pods
 from ...k8s.api import Api, Object
 from ...k8s.connection import ApiError
+from ...k8s.observe import takes_room
 from ..cluster import Resources
 from ..prices import MARKETS, ON_DEMAND, SPOT
 from .fleet import Pool, Wish
@@ -21,7 +22,6 @@ IMAGE = "registry.k8s.io/pause:3.10"
 TAKES = Resources(cpu=0.001, memory=2**20)
 _NAME = "edl-placeholder"
 MARKET_LABEL = "edl.dev/market"
-_ENDED = ("Succeeded", "Failed")
 # Taints that clouds put on spot nodes, so that only who knows what that means comes there.
 _SPOT_TAINTS = ("kubernetes.azure.com/scalesetpriority", "cloud.google.com/gke-spot")
 
@@ -140,4 +140,4 @@ def _is_over(pod: Object, wish: Wish) -> bool:
     """Tell whether a placeholder has ended, or its node has, or will soon."""
     node = pod["spec"].get("nodeName")
     gone = node is not None and node not in wish.fleet.kinds.keys() - wish.fleet.notices.keys()
-    return gone or (pod.get("status") or {}).get("phase") in _ENDED
+    return gone or not takes_room(pod)

@@ -662,7 +662,10 @@ def test_a_lost_status_is_made_up_for_by_a_pod_that_ended_by_itself(code, delete
     master = pod(job, "master", phase="Failed" if code else "Succeeded", **about)
     master["status"]["containerStatuses"] = ended(code, "Error" if code else "Completed")
 
-    assert exit_code(told(), [master]) == decided
+    assert exit_code(told(), [master], {}) == decided
+    over = {"phase": "Failed", "exitCode": 3}  # as it was told before the pod went
+    assert exit_code(told(), [], over) == 3
+    assert exit_code(told(), [], {"phase": "Running", "exitCode": 3}) is None
 
 
 VALUES = st.one_of(st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from edl.k8s import observe as observe_module
 from edl.k8s.observe import (
     OUT_OF_MEMORY,
     Ended,
@@ -219,3 +223,16 @@ def test_the_last_line_of_what_failed_is_told_without_escapes():
     )
     assert last_words(pod("Failed", state=ended(0, message=said))) == ""
     assert last_words(pod("Failed", state=ended(1))) == last_words(pod("Running")) == ""
+
+
+def test_nobody_else_reads_the_state_of_a_pods_containers():
+    """Broken once: `edl describe` counts the restarts itself."""
+    root = Path(observe_module.__file__).parents[1]
+    folders = ("cli", "dashboard", "distill", "jobs", "k8s", "registry", "scheduler", "serve")
+    sources = [path for folder in folders for path in (root / folder).rglob("*.py")]
+
+    readers = {path.name for path in sources if "ontainerStatuses" in path.read_text()}
+    phases = re.compile(r"\bpod\b[^\n]*[\"']phase[\"']")
+    readers |= {path.name for path in sources if phases.search(path.read_text())}
+
+    assert readers == {"observe.py"}

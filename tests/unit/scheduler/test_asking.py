@@ -89,7 +89,8 @@ def test_placeholders_that_wait_or_are_on_idle_nodes_go_first(server, api):
 def test_a_placeholder_that_has_ended_or_whose_node_is_gone_is_made_anew(server, api):
     asker = Placeholders(api)
     asker.ask(POOL, wish(on_demand=3), NOW)
-    server.set_status("edl-placeholder-on-demand-0", phase="Failed")
+    ended = [{"name": "placeholder", "state": {"terminated": {"exitCode": 0}}}]
+    server.set_status("edl-placeholder-on-demand-0", phase="Running", containerStatuses=ended)
     server.objects["pods", "edl-placeholder-on-demand-1"]["spec"]["nodeName"] = "taken"
     server.objects["pods", "edl-placeholder-on-demand-2"]["spec"]["nodeName"] = "told"
     fleet = Fleet({}, {"told": ("m5", ON_DEMAND)}, {"told": "karpenter.sh/disrupted"})
@@ -182,6 +183,10 @@ def test_all_but_masters_leave_a_node_that_has_a_notice_and_nobody_else_does(ser
         pod(name, role, "n")
     pod("other", "worker", "n2")
     pod("stranger", "worker", "n", app="web")
+    pod("over", "worker", "n")  # a sidecar of it runs on: its master has read its end
+    states = [("edl", "terminated"), ("proxy", "running")]
+    about = [{"name": name, "state": {state: {}}} for name, state in states]
+    server.set_status("over", phase="Running", containerStatuses=about)
     said = Queue()
     watch = Notices(api, said.put)
 
