@@ -57,6 +57,12 @@ class ClusterSettings:
         "the first ones, and the others low.",
         "Cluster",
     )
+    preemptible: bool = knob(
+        True,
+        "false: once it runs it keeps the workers and servers that it has, whoever waits: the "
+        "scheduler only adds some, and autoscalers are told to leave its pods where they are.",
+        "Cluster",
+    )
     min_workers: int = knob(
         0, "No task is leased while fewer workers are there.", "Cluster", maximum=10_000
     )

@@ -27,7 +27,7 @@ _OF_PUSHES = (
     "gradient_wire",
     "deterministic",
 )
-_ANYWHERE = {"runtime", "min_workers"}  # of the group Cluster, but not only there
+_ANYWHERE = {"runtime", "min_workers", "preemptible"}  # of the group Cluster, but not only there
 
 Say = Callable[[str], str]  # a setting -> how errors name it, with where it was said
 

@@ -62,6 +62,7 @@ class Ask:
     maximum: int
     servers: int = 1  # that it begins with
     wishes: Wishes = Wishes()
+    preemptible: bool = True  # else it keeps what it has once it runs
 
 
 def bounds(settings: JobSettings, wishes: Wishes) -> tuple[int, int]:
@@ -96,7 +97,8 @@ def put(
     minimum, maximum = bounds(settings, wishes)
     job, lock = make(settings, prepare=prepare)
     try:
-        ask = Ask(submitted, minimum, maximum, max(1, settings.num_ps), wishes)
+        servers, may_lose = max(1, settings.num_ps), settings.preemptible
+        ask = Ask(submitted, minimum, maximum, servers, wishes, may_lose)
         storage.write_file(job.folder / paths.QUEUED, json.dumps(dataclasses.asdict(ask)).encode())
     finally:
         os.close(lock)

@@ -42,6 +42,7 @@ _ELSEWHERE = {
     "image_pull_secret": "spec.imagePullSecrets",
     "worker_pod_priority": "spec.worker.highFraction or spec.worker.priorityClassName",
     "ps_pod_priority": "spec.ps.priorityClassName",
+    "preemptible": "spec.preemptible",
     "teacher_pod_priority": "spec.teacher.priorityClassName",
     "master_pod_priority": "spec.master.priorityClassName",
     "volume": "spec.volumes and spec.volumeMounts",
@@ -137,6 +138,11 @@ def durable(spec: Object) -> bool:
     """Return whether the job's folder, with its journal, outlives the pods."""
     source = spec.get("jobVolume") or {}
     return bool(source) and "emptyDir" not in source
+
+
+def preemptible(spec: Object) -> bool:
+    """Return whether what a job has may be taken from it for others."""
+    return spec.get("preemptible") is not False
 
 
 def workers(spec: Object) -> int:
@@ -272,6 +278,7 @@ def _settings(job: Object) -> JobSettings:
         "max_teachers": most or None,
         "nodes": _nodes(spec) if of_script else None,
         "envs": spec.get("envs"),
+        "preemptible": spec.get("preemptible"),
         "image_name": spec.get("image"),
         "image_pull_policy": spec.get("imagePullPolicy"),
     }

@@ -42,6 +42,11 @@ _LOST_NODE_S = 10  # a node that does not answer for so long has lost its pods
 _MOST_USER = 2**31 - 1  # as Kubernetes takes it
 _USER = re.compile(r"[1-9][0-9]{0,9}")
 _WORDS = {"high": "edl-high", "low": "edl-low"}
+# Annotations by which the cluster autoscaler and Karpenter leave a pod, and so its node, alone.
+STAYS = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
 
 
 def templates(
@@ -53,6 +58,11 @@ def templates(
     `overlays` (of --cluster_spec) are merged over them: `pod` over all, then the one of the role.
     """
     overlays = overlays or {}
+    if not settings.preemptible and is_fraction(settings.worker_pod_priority):
+        raise UsageError(
+            f"--preemptible false and --worker_pod_priority {settings.worker_pod_priority}: "
+            "workers that are edl-low are there to be preempted: leave out one of them."
+        )
     if settings.oom_memory_cap:  # else it would be looked at when a pod runs out
         names.quantity(settings.oom_memory_cap, "--oom_memory_cap")
     found = {}
@@ -222,6 +232,8 @@ def _template(settings: JobSettings, component: str, pool: str) -> Object:
     }
     if settings.command == launched.COMMAND:
         annotations = {}  # what it measures is the script's own
+    if not settings.preemptible:
+        annotations |= STAYS
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 

@@ -50,6 +50,11 @@ def check(spec: Object) -> None:
         raise UsageError(
             "spec.worker.highFraction and spec.worker.priorityClassName: leave out one of them."
         )
+    if spec.get("preemptible") is False and "highFraction" in worker:
+        raise UsageError(
+            "spec.preemptible false and spec.worker.highFraction: workers that are edl-low are "
+            "there to be preempted: leave out one of them."
+        )
     if "low" in worker and "highFraction" not in worker:
         raise UsageError(
             "spec.worker.low is of the workers that are edl-low: say in spec.worker.highFraction "

@@ -70,6 +70,7 @@ _ROLE: _Shape = {
 EDLJOB: _Shape = {
     "imagePullSecrets": [_REFERENCE],
     "jobVolume": _SOURCE,
+    "preemptible": bool,
     "volumeMounts": _MOUNTS,
     "volumes": _VOLUMES,
     "master": _ROLE,

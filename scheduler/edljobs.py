@@ -196,6 +196,7 @@ class Looker:
             known.fits = sum(_role(pod) == "worker" for pod in placed)
             known.fits_until = now + _FULL_S
         minimum = int(spec["worker"].get("minReplicas", 1))
+        least = minimum if edljob.preemptible(spec) else max(minimum, held)
         return Job(
             name=name,
             speed=_by_nodes(spec, told.speed),
@@ -207,7 +208,7 @@ class Looker:
             user=str(scheduling.get("user") or ""),
             priority=int(scheduling.get("priority") or 0),
             minimum=minimum,
-            maximum=max(minimum, min(maximum, known.fits)) if now < known.fits_until else maximum,
+            maximum=max(least, min(maximum, known.fits)) if now < known.fits_until else maximum,
             servers=choice,
             left=told.left,
             **_terms(scheduling, told.report),
@@ -220,6 +221,7 @@ class Looker:
             is_pinned=bool(waits and alive) or grows or (begins and now - _begun(it) < _BEGINS_S),
             is_nearly_done=told.is_nearly_done,
             may_be_suspended=edljob.durable(spec),
+            is_preemptible=edljob.preemptible(spec),
             may_move=False,
             # those of the highest numbers go first
             workers_on=_counts([pod for pod in placed if number(pod) < held], "worker"),

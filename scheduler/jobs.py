@@ -7,7 +7,7 @@ for what they are worth beside those of a batch of the initial size (edl.goodput
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .cluster import Resources
 
@@ -60,10 +60,30 @@ class Job:
     is_pinned: bool = False  # keeps what it has: it starts, ends, or may not be changed
     is_nearly_done: bool = False
     may_be_suspended: bool = True  # while it runs; else it keeps its minimum
+    is_preemptible: bool = True  # else it keeps what it has, or gets more
     may_move: bool = True  # else the pods that it keeps stay on their nodes
     # Where what it has is; empty: nobody knows, and it may be put anywhere.
     workers_on: dict[str, int] = field(default_factory=dict, hash=False)
     servers_on: dict[str, int] = field(default_factory=dict, hash=False)
+
+    def firm(self) -> Job:
+        """Return the job with what it has as the least that it may have, if nobody preempts it."""
+        has = self.held
+        if self.is_preemptible or not has.workers:
+            return self
+        return replace(
+            self,
+            minimum=max(self.minimum, min(has.workers, self.maximum)),
+            servers=tuple(n for n in self.servers if n >= has.servers) or self.servers,
+            may_be_suspended=False,
+        )
+
+    def lacks(self, shape: Shape) -> bool:
+        """Tell whether a shape takes something from it that nobody may preempt."""
+        firm = self.firm()
+        least = min(firm.minimum, self.held.workers), min(min(firm.servers), self.held.servers)
+        is_less = shape.workers < least[0] or shape.servers < least[1]
+        return not self.is_preemptible and is_less
 
     def price_s(self, shape: Shape) -> float:
         """Return what a change to this shape costs, s, where it is not the one that it has."""

@@ -241,6 +241,7 @@ class LocalPlace:
             is_pinned=is_pinned,
             is_nearly_done=told.is_nearly_done,
             may_be_suspended=False,
+            is_preemptible=ask.preemptible,
             workers_on={NODE: held.workers} if held.workers else {},
             servers_on={NODE: held.servers} if held.servers else {},
         )

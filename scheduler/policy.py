@@ -85,6 +85,16 @@ class _Best:
 
     def plan(self, jobs: Sequence[Job], nodes: Sequence[Node], now: float) -> Plan:
         _check_names(jobs, nodes)
+        jobs = [job.firm() for job in jobs]
+        while True:
+            plan = self._plan(jobs, nodes, now)
+            lacking = {job.name for job in jobs if job.lacks(plan[job.name].shape)}
+            if not lacking:
+                return plan
+            # no limit holds what nobody may take from them, a quota that fell, say
+            jobs = [replace(job, is_pinned=True) if job.name in lacking else job for job in jobs]
+
+    def _plan(self, jobs: Sequence[Job], nodes: Sequence[Node], now: float) -> Plan:
         order = [job.name for job in jobs]
         jobs, lowered = _ranked(sorted(jobs, key=lambda job: job.name), self.limits.quotas)
         nodes = sorted(nodes, key=lambda node: node.name)

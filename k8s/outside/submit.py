@@ -218,6 +218,7 @@ def edl_job(settings: JobSettings, base: Templates, changed: Templates) -> Objec
         "command": settings.command,
         "settings": _said(settings),
         "envs": settings.envs,
+        **({} if settings.preemptible else {"preemptible": False}),
         "jobVolume": {k: v for k, v in job_volume.items() if k not in ("name", "emptyDir")},
         "volumes": sources,
         "volumeMounts": mounts,

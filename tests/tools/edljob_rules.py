@@ -70,6 +70,14 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "tried",
+        {"preemptible": False, "worker": {"replicas": 2, "highFraction": 0.5}},
+        (
+            "spec.preemptible false and spec.worker.highFraction: workers that are edl-low are "
+            "there to be preempted: leave out one of them."
+        ),
+    ),
+    (
+        "tried",
         {"teacher": {"replicas": 3, "maxReplicas": 2}},
         "spec.teacher.maxReplicas is below spec.teacher.replicas.",
     ),
@@ -86,4 +94,6 @@ WHOLE: list[tuple[str, dict[str, Any]]] = [
     ("tried", {"worker": {"replicas": 10000, "minReplicas": 10000, "maxReplicas": 10000}}),
     ("tried", {"worker": {"replicas": 2, "highFraction": 0.5, "low": {"nodeSelector": {}}}}),
     ("tried", {"teacher": {"replicas": 2, "maxReplicas": 2}}),
+    ("tried", {"preemptible": False, "worker": {"replicas": 2, "priorityClassName": "edl-low"}}),
+    ("tried", {"preemptible": True, "worker": {"replicas": 2, "highFraction": 0.5}}),
 ]

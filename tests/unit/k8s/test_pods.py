@@ -14,6 +14,8 @@ from edl.common.errors import UsageError
 from edl.common.settings import JobSettings
 from edl.k8s import names, objects, pods
 from edl.k8s.confined import confined
+from edl.k8s.job import wanted
+from edl.k8s.outside.submit import plan
 from edl.runtime.base import Replica
 
 
@@ -220,3 +222,30 @@ def test_labels_find_what_they_label():
     assert names.selector("demo", "ps", "worker") == (
         "edl.dev/job-name=demo,edl.dev/role in (ps,worker)"
     )
+
+
+def test_the_pods_of_a_job_that_nobody_preempts_ask_autoscalers_to_leave_them():
+    firm = {"preemptible": False, "ps_pod_priority": "high"}
+
+    usual, made = pods.templates(settings(ps_pod_priority="high")), pods.templates(settings(**firm))
+
+    for role in pods.ROLES:
+        assert made[role]["metadata"]["annotations"] == {
+            **usual[role]["metadata"]["annotations"],
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            "karpenter.sh/do-not-disrupt": "true",
+        }
+        assert made[role]["spec"] == usual[role]["spec"]
+    with pytest.raises(UsageError, match="--preemptible false and --worker_pod_priority 0.5: work"):
+        pods.templates(settings(**firm, worker_pod_priority="0.5"))
+
+
+def test_an_edljob_is_submitted_as_one_that_nobody_preempts():
+    asked = settings(preemptible=False, model_def="iris", training_data="/d", runtime="kubernetes")
+    (made,) = plan(asked, "edljob")
+
+    assert made["spec"]["preemptible"] is False
+    assert "podTemplate" not in made["spec"]["worker"]
+    assert wanted(made).settings.preemptible is False
+    with pytest.raises(UsageError, match=r"spec\.preemptible is a text, and must be true or false"):
+        wanted({**made, "spec": {**made["spec"], "preemptible": "no"}})
