@@ -5,6 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edl.k8s import names, pods
 from edl.k8s.counting import requested
@@ -68,3 +70,35 @@ def test_more_memory_is_for_the_containers_that_run_edl_and_the_pod_as_a_whole()
 
     assert (["1Gi", "4Gi"], ["1Gi", "4Gi"]) == (asked("containers"), asked("initContainers"))
     assert {"limits": {"memory": "8Gi"}} == spec["resources"]
+
+
+NAMES = ("cpu", "ephemeral-storage", "hugepages-2Mi", "example.com/fpga")
+AMOUNTS = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 5), max_size=3)
+BEFORE = st.lists(st.tuples(st.booleans(), AMOUNTS), max_size=4)
+
+
+@settings(max_examples=60)
+@given(BEFORE, st.lists(AMOUNTS, min_size=1, max_size=3), AMOUNTS)
+def test_a_pod_asks_for_the_most_that_it_needs_at_any_moment(before, containers, overhead):
+    """The oracle plays the pod's life, as Kubernetes' documentation tells it: one container before
+    the others after another, each beside the sidecars that have begun; then all others at once.
+    """
+    moments, sidecars = [], []
+    for is_sidecar, asks in before:
+        moments.append([*sidecars, asks])
+        sidecars += [asks] if is_sidecar else []
+    moments.append([*sidecars, *containers])
+    most = {
+        name: max(sum(each.get(name, 0) for each in moment) for moment in moments)
+        + overhead.get(name, 0)
+        for name in NAMES
+    }
+    spec = {
+        "containers": [container(**each) for each in containers],
+        "initContainers": [container(sidecar=is_so, **each) for is_so, each in before],
+        "overhead": overhead,
+    }
+
+    found = requested(spec)
+
+    assert {name: found.get(name, 0) for name in NAMES} == most
