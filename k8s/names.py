@@ -52,6 +52,7 @@ _FACTORS |= {unit: Decimal(1000) ** n for n, unit in enumerate("kMGTPE", 1)}
 _FACTORS |= {f"{unit}i": Decimal(1024) ** n for n, unit in enumerate("KMGTPE", 1)}
 _RESOURCES = {"cpu": "cpu", "memory": "memory", "disk": "ephemeral-storage"}
 _RESOURCES |= {"ephemeral-storage": "ephemeral-storage", "gpu": "nvidia.com/gpu"}
+_PAGES = "hugepages-"
 _HOST_PATH_TYPES = ("", "Directory", "DirectoryOrCreate", "File", "FileOrCreate")
 
 
@@ -128,12 +129,13 @@ def as_quantity(number: Decimal | int) -> str:
 def resources(text: str, said: str) -> dict[str, str]:
     """Read "cpu=1,memory=4096Mi,gpu=1" as resources of Kubernetes. Raises UsageError.
 
-    gpu is nvidia.com/gpu, disk is ephemeral-storage; a name with a slash is taken as it is.
+    gpu is nvidia.com/gpu, disk is ephemeral-storage; a name with a slash, and hugepages-2Mi, are
+    taken as they are.
     """
     found: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, amount = (piece.strip() for piece in part.partition("="))
-        known = name if "/" in name else _RESOURCES.get(name)
+        known = name if "/" in name or name.startswith(_PAGES) else _RESOURCES.get(name)
         if not equals or known is None:
             raise UsageError(
                 f"{said}: {part!r} is no resource: write cpu=1,memory=4096Mi, and gpu=, disk= or "

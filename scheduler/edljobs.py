@@ -16,7 +16,7 @@ from ..common.errors import EdlError
 from ..k8s import job as edljob
 from ..k8s import names
 from ..k8s.api import Object
-from ..k8s.counting import requested
+from ..k8s.counting import Requests, requested
 from ..k8s.job_status import number
 from ..k8s.nodes import is_ready
 from ..k8s.observe import takes_room
@@ -24,7 +24,7 @@ from . import workloads
 from .cluster import Node, Resources
 from .jobs import Given, Job, Quota, Shape, Speed
 from .kueue import Gates
-from .machines import expected, machines, may_be_on, resources, toleration, unborne, written
+from .machines import expected, further_of, machines, may_be_on, no_node, resources
 from .place import Seen, seconds
 from .speed import Told
 
@@ -43,7 +43,7 @@ class Asked:
     """The needs of a job's pods. Of one spec they are always the same."""
 
     worker: Object  # the spec of its pods
-    needs: Mapping[str, Resources]  # of a pod of each role
+    needs: Mapping[str, Requests]  # of a pod of each role, by Kubernetes' names
     elsewhere: Mapping[str, Object]  # specs of roles that ask for other nodes than workers do
 
 
@@ -60,7 +60,7 @@ class Copy:
 def asked(job: Object) -> Asked:
     """Return what a job's pods ask for. Raises UsageError, as the controller would."""
     made = edljob.templates(job)
-    needs = {role: resources(requested(made[role]["spec"])) for role in _ROLES}
+    needs = {role: {**requested(made[role]["spec"]), "pods": 1.0} for role in _ROLES}
     specs = {role: made[role]["spec"] for role in _ROLES}
     where = {role: [spec.get(key) for key in _WHERE] for role, spec in specs.items()}
     elsewhere = {role: spec for role, spec in specs.items() if where[role] != where["worker"]}
@@ -147,18 +147,19 @@ class Looker:
                 ours |= {id(pod) for pod in mine if _role(pod) in ("worker", "ps")}
         others = [pod for pod in copy.pods if id(pod) not in ours]
         specs = {job.name: asks[job.name].worker for job in jobs}
-        nodes, welcome = machines(copy.nodes, others, specs)
+        further = further_of(needs for job in jobs for needs in asks[job.name].needs.values())
+        nodes, welcome = machines(copy.nodes, others, specs, further)
         theirs_are = {node.name for node in nodes}
         there = [node for node in copy.nodes if node["metadata"]["name"] in theirs_are]
         seen, is_there = [], any(map(is_ready, copy.nodes))
         for job in jobs:
             if not any(job.name in jobs for jobs in welcome.values()):
                 if welcome:
-                    ignored[job.name] = f"is left alone: {_no_node(specs[job.name], copy.nodes)}"
+                    ignored[job.name] = f"is left alone: {no_node(specs[job.name], copy.nodes)}"
                     continue
                 if is_there:  # nodes for it may be asked for
-                    ignored[job.name] = _no_node(specs[job.name], copy.nodes)
-            seen.append(_alone(job, asks[job.name], there))
+                    ignored[job.name] = no_node(specs[job.name], copy.nodes)
+            seen.append(_counted(job, asks[job.name], there, further))
         held = {self.objects[job.name]["metadata"]["uid"]: job.held.workers for job in seen}
         for uid, known in self._known.items():
             known.held = held.get(uid, 0)
@@ -200,9 +201,9 @@ class Looker:
         return Job(
             name=name,
             speed=_by_nodes(spec, told.speed),
-            worker=ask.needs["worker"],
-            server=ask.needs["ps"],
-            master=Resources() if has_master else ask.needs["master"],
+            worker=resources(ask.needs["worker"]),
+            server=resources(ask.needs["ps"]),
+            master=Resources() if has_master else resources(ask.needs["master"]),
             submitted=seconds(about["creationTimestamp"]),
             namespace=about["namespace"],
             user=str(scheduling.get("user") or ""),
@@ -266,21 +267,6 @@ def _is_ours(it: Object) -> bool:
     return not spec.get("suspend") or edljob.is_queued(it)
 
 
-def _no_node(spec: Object, nodes: Sequence[Object]) -> str:
-    """Say why a worker may be on no node: for its labels, or a taint that it does not bear."""
-    free = {**spec, "tolerations": [{"operator": "Exists"}]}
-    for node in nodes:
-        if is_ready(node) and may_be_on(free, node):
-            added = [toleration(each) for each in unborne(spec, node)]
-            words = ", ".join(map(written, added))
-            name = node["metadata"]["name"]
-            return (
-                f"the nodes that it may be on, such as {name}, have a taint that its workers do "
-                f"not bear: add {words} to spec.worker.tolerations"
-            )
-    return "no node has the labels that its workers ask for (spec.worker.nodeSelector)"
-
-
 def _stands_by(it: Object) -> str:
     """Say that somebody else has suspended a job; "" where nobody has."""
     who, about = edljob.held_by(it), it["metadata"]
@@ -292,15 +278,16 @@ def _stands_by(it: Object) -> str:
     )
 
 
-def _alone(job: Job, ask: Asked, nodes: Sequence[Object]) -> Job:
-    """Return the job without what those of its pods take that no node of workers takes."""
-    gone = {
-        role
+def _counted(job: Job, ask: Asked, nodes: Sequence[Object], further: Sequence[str]) -> Job:
+    """Return the job with all that its pods take, but for those that no node of workers takes."""
+    takes = {role: resources(needs, further) for role, needs in ask.needs.items()}
+    takes |= {} if job.master.pods else {"master": Resources()}
+    takes |= {
+        role: Resources()
         for role, spec in ask.elsewhere.items()
         if not any(may_be_on(spec, node) for node in nodes)
     }
-    job = replace(job, server=Resources()) if "ps" in gone else job
-    return replace(job, master=Resources()) if "master" in gone else job
+    return replace(job, worker=takes["worker"], server=takes["ps"], master=takes["master"])
 
 
 def _restricted(job: Job, nodes: Sequence[Node], welcome: Mapping[str, set[str]]) -> Job:

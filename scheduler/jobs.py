@@ -6,10 +6,11 @@ for what they are worth beside those of a batch of the initial size (edl.goodput
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from .cluster import Resources
+from .cluster import OTHERS, Resources
 
 
 @dataclass(frozen=True, order=True)
@@ -103,6 +104,11 @@ class Quota:
     user: str | None = None
     most: Resources = field(default_factory=Resources)  # 0 of a resource: none of it
     priority: int | None = None  # None: any
+
+    @property
+    def bounds(self) -> Resources:
+        """Return `most`, without a limit of what no quota counts: pods, and other resources."""
+        return replace(self.most, pods=math.inf, others=(math.inf,) * OTHERS)
 
     def covers(self, namespace: str, user: str) -> bool:
         """Tell whether it is about a user's jobs in a namespace."""

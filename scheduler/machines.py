@@ -18,32 +18,49 @@ from ..k8s.api import Object
 from ..k8s.counting import Requests, requested
 from ..k8s.nodes import is_ready, kind_of
 from ..k8s.observe import takes_room
-from .cluster import Node, Resources
+from .cluster import OTHERS, Node, Resources
 from .jobs import Job
-from .options import amounts, rooms
+from .options import RESOURCES, amounts, rooms
 
 _GPU = "/gpu"  # nvidia.com/gpu, amd.com/gpu
+PODS = 110.0  # of a node that does not say how many it takes: kubelet's default
 _KEEPS_AWAY = ("NoSchedule", "NoExecute")
 
 
-def resources(asked: Mapping[str, float]) -> Resources:
-    """Return amounts by Kubernetes' names as the three that are scheduled."""
+def resources(asked: Mapping[str, float], further: Sequence[str] = ()) -> Resources:
+    """Return amounts by Kubernetes' names as they are scheduled.
+
+    `further`: the names of resources beyond cores, memory and GPUs, in their order (further_of).
+    """
     gpu = sum(amount for name, amount in asked.items() if name.endswith(_GPU))
-    return Resources(asked.get("cpu", 0.0), asked.get("memory", 0.0), gpu)
+    others = tuple(asked.get(name, 0.0) for name in further)
+    return Resources(
+        asked.get("cpu", 0.0), asked.get("memory", 0.0), gpu, asked.get("pods", 0.0), others
+    )
+
+
+def further_of(asks: Iterable[Mapping[str, float]]) -> list[str]:
+    """Return the names of what is asked for beyond cores, memory and GPUs: of OTHERS at most."""
+    found = {name for asked in asks for name, amount in asked.items() if amount}
+    return sorted(name for name in found if not _is_usual(name))[:OTHERS]
 
 
 def machines(
-    nodes: Iterable[Object], others: Iterable[Object], asks: Mapping[str, Object]
+    nodes: Iterable[Object],
+    others: Iterable[Object],
+    asks: Mapping[str, Object],
+    further: Sequence[str] = (),
 ) -> tuple[list[Node], dict[str, set[str]]]:
     """Return the nodes that can be used, and of each kind the jobs that may be put there.
 
     `others`: the pods that the scheduler has no say in. `asks`: the spec of a worker's pod, by job.
+    `further`: as of `resources`.
     """
     used: dict[str, list[Requests]] = defaultdict(list)
     for pod in others:
         where = pod["spec"].get("nodeName")
         if where and takes_room(pod):
-            used[where].append(requested(pod["spec"]))
+            used[where].append({**requested(pod["spec"]), "pods": 1.0})
     found: list[Node] = []
     kinds: dict[frozenset[str], str] = {}
     for node in sorted(nodes, key=lambda each: each["metadata"]["name"]):
@@ -56,13 +73,13 @@ def machines(
         kind = kinds.setdefault(welcome, f"as {name}")
         free = {
             key: float(names.quantity(str(amount), key))
-            for key, amount in node["status"]["allocatable"].items()
-            if key in ("cpu", "memory") or key.endswith(_GPU)
+            for key, amount in {"pods": PODS, **node["status"]["allocatable"]}.items()
+            if _is_usual(key) or key in further
         }
         for each in used[name]:
             for key, amount in each.items():
                 free[key] = free.get(key, 0.0) - amount
-        left = resources({key: max(0.0, amount) for key, amount in free.items()})
+        left = resources({key: max(0.0, amount) for key, amount in free.items()}, further)
         found.append(Node(name, left, kind, kind_of(node)[1]))
     if len(kinds) == 1:
         found = [replace(node, kind="") for node in found]
@@ -79,7 +96,7 @@ def expected(
     expected nowhere. `welcome`: of each kind of nodes the jobs that may be put there.
     """
     known = [node.name for node in nodes]
-    free = np.array([amounts(node.free) for node in nodes]).reshape(-1, 3)
+    free = np.array([amounts(node.free) for node in nodes]).reshape(-1, len(RESOURCES))
     for job in jobs:
         for on, pod in ((job.workers_on, job.worker), (job.servers_on, job.server)):
             free -= np.outer([on.get(name, 0) for name in known], amounts(pod))
@@ -125,6 +142,21 @@ def unborne(spec: Object, node: Object) -> list[Object]:
     return [each for each in taints if keeps_away(each) and not is_borne(each, has)]
 
 
+def no_node(spec: Object, nodes: Sequence[Object]) -> str:
+    """Say why a worker may be on no node: for its labels, or a taint that it does not bear."""
+    free = {**spec, "tolerations": [{"operator": "Exists"}]}
+    for node in nodes:
+        if is_ready(node) and may_be_on(free, node):
+            added = [toleration(each) for each in unborne(spec, node)]
+            words = ", ".join(map(written, added))
+            name = node["metadata"]["name"]
+            return (
+                f"the nodes that it may be on, such as {name}, have a taint that its workers do "
+                f"not bear: add {words} to spec.worker.tolerations"
+            )
+    return "no node has the labels that its workers ask for (spec.worker.nodeSelector)"
+
+
 def keeps_away(taint: Object) -> bool:
     """Tell whether a taint keeps pods away that do not bear it."""
     return taint["effect"] in _KEEPS_AWAY
@@ -139,6 +171,10 @@ def toleration(taint: Object) -> Object:
     """Return the toleration by which a pod bears a taint."""
     about = {name: taint[name] for name in ("key", "value", "effect") if taint.get(name)}
     return {**about, "operator": "Equal" if "value" in about else "Exists"}
+
+
+def _is_usual(name: str) -> bool:
+    return name in ("cpu", "memory", "pods") or name.endswith(_GPU)
 
 
 def _matches(wanted: Object, labels: Mapping[str, str]) -> bool:

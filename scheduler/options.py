@@ -11,17 +11,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import UsageError
-from .cluster import Node, Resources
+from .cluster import OTHERS, Node, Resources
 from .jobs import Job, Shape
 from .knapsack import Floats, Integers
 
-RESOURCES = ("cpu", "memory", "gpu")  # in the order of their columns
+RESOURCES = ("cpu", "memory", "gpu", "pods", *(f"other {n}" for n in range(OTHERS)))  # columns
+_NO_OTHERS = (0.0,) * OTHERS
 _ROUNDING = 1e-9  # errors of floats: three thirds of a core fit into one
 _PAIRS = 30  # of workers and servers, at most
 _ALL_WORKERS = 8  # up to so many every number is tried with servers; then each a quarter larger
@@ -31,7 +32,8 @@ _LEAST_WORTH = 0.01  # of a change, whatever its price: a job that has nothing t
 
 def amounts(resources: Resources) -> Floats:
     """Return the amounts in the order of RESOURCES."""
-    return np.array([resources.cpu, resources.memory, resources.gpu], float)
+    r = resources
+    return np.array((r.cpu, r.memory, r.gpu, r.pods, *(r.others + _NO_OTHERS)[:OTHERS]), float)
 
 
 def rooms(free: Floats, pod: Resources) -> Integers:
@@ -113,7 +115,7 @@ def check(job: Job) -> None:
         )
     elif not all(0 <= each < math.inf for each in asked):
         wrong = "what a worker or a server asks for is no number of at least 0"
-    elif job.worker == Resources():
+    elif replace(job.worker, pods=0.0) == Resources():
         wrong = "its workers ask for no CPU, memory or GPU: say how much one needs"
     elif not job.servers or min(job.servers) < 0:
         wrong = f"its numbers of servers are {list(job.servers)}: give some of at least 0"

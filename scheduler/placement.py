@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from .cluster import Node, Resources
 from .jobs import Job, Shape
 from .knapsack import Floats, Integers
-from .options import amounts, rooms
+from .options import RESOURCES, amounts, rooms
 
 _MOST_STEPS = 4_000  # nodes times servers: a tenth of a second or two
 
@@ -42,7 +42,9 @@ class Placement:
         self._names = [node.name for node in nodes]
         self._index = {name: i for i, name in enumerate(self._names)}
         self._kinds = np.array([node.kind for node in nodes])
-        self._free: Floats = np.array([amounts(node.free) for node in nodes]).reshape(-1, 3)
+        self._free: Floats = np.array([amounts(node.free) for node in nodes]).reshape(
+            -1, len(RESOURCES)
+        )
         self._full = np.maximum(self._free.max(axis=0, initial=0.0), 1.0)
         self._spanned = np.zeros(len(nodes), bool)  # by a job without servers
         self._others = np.zeros(len(nodes), np.int64)  # pods of jobs that are not yet put

@@ -45,7 +45,8 @@ def _quota(given: object, where: str) -> Quota:
         for name in _AMOUNTS
     }
     namespace, user = (_name(given.get(each), f"{where}: {each}") for each in ("namespace", "user"))
-    return Quota(namespace, user, Resources(**most), _priority(given.get("priority"), where))
+    amounts = Resources(most["cpu"], most["memory"], most["gpu"])
+    return Quota(namespace, user, amounts, _priority(given.get("priority"), where))
 
 
 def _name(said: object, where: str) -> str | None:

@@ -95,13 +95,13 @@ def _lacks(
     needs = amounts(taken(job, least))
     mine = [quota for quota in quotas if covers(quota, job)]
     for quota in mine:
-        if (needs > loose(amounts(quota.most))).any():
+        if (needs > loose(amounts(quota.bounds))).any():
             return f"{named(quota)} is too small for its minimum of {words(least)}"
     if len(table.shapes) == 1:
         return f"its minimum of {words(least)} does not fit on the nodes, even if they were empty"
     for quota in mine:
         used = sum((taken(each, shape) for each, shape in has if covers(quota, each)), Resources())
-        if (amounts(used) + needs > loose(amounts(quota.most))).any():
+        if (amounts(used) + needs > loose(amounts(quota.bounds))).any():
             return f"others have what {named(quota)} allows"
     room = placement.count(job.worker)
     if room < least.workers:

@@ -55,10 +55,10 @@ class Room:
             self._usable(np.array([amounts(node.free) for node in kind.nodes])) for kind in kinds
         ]
         now = [self._usable(each) for each in free]
-        most = [amounts(quota.most) for quota in quotas]
+        most = [amounts(quota.bounds) for quota in quotas]
         for quota in quotas:
             others = (taken(job, job.held) for job in fixed if covers(quota, job))
-            now.append(np.maximum(amounts(quota.most) - amounts(sum(others, Resources())), 0.0))
+            now.append(np.maximum(amounts(quota.bounds) - amounts(sum(others, Resources())), 0.0))
         whole = loose(np.concatenate([*ever, *most, np.zeros(0)]))
         self.limits: Floats = np.concatenate([*now, np.zeros(0)])
         self.tables: list[Options] = []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...common.errors import UsageError
 from ...k8s import names
 from ...k8s.api import Api, Object
 from ..autoscaler import Autoscaler, Rules
-from ..machines import resources
+from ..cluster import OTHERS
+from ..machines import PODS, resources
 from ..place import Place
 from ..policy import Policy
 from ..prices import Price, read
@@ -22,6 +23,7 @@ from .placeholders import IMAGE, Placeholders
 from .provisioning import Provisioning
 
 WAYS = ("pods", "provisioning", "nodepool")
+_ENOUGH = 1e12  # an infinite amount less another one would be none
 _KIND = "node.kubernetes.io/instance-type"
 
 
@@ -62,7 +64,9 @@ def make(said: Said, policy: Policy) -> Made:
     amounts = names.resources(said.node, "--node") if said.node else {}
     if not said.node:
         raise UsageError("--node is missing: say what a new node has, as cpu=4,memory=16Gi.")
-    node = resources({k: float(names.quantity(n, "--node")) for k, n in amounts.items()})
+    said_so = {name: float(names.quantity(amount, "--node")) for name, amount in amounts.items()}
+    # of what else jobs ask for, a new node is believed to have enough: who makes it decides
+    node = replace(resources({"pods": PODS, **said_so}), others=(_ENOUGH,) * OTHERS)
     if said.nodes_by == "nodepool" and not said.nodepool:
         raise UsageError("--nodepool is missing: name the NodePool whose limit is to be set.")
     low, high = _band(said.band)

@@ -19,7 +19,7 @@ from ..prices import MARKETS, ON_DEMAND, SPOT
 from .fleet import Pool, Wish
 
 IMAGE = "registry.k8s.io/pause:3.10"
-TAKES = Resources(cpu=0.001, memory=2**20)
+TAKES = Resources(cpu=0.001, memory=2**20, pods=1)
 _NAME = "edl-placeholder"
 MARKET_LABEL = "edl.dev/market"
 # Taints that clouds put on spot nodes, so that only who knows what that means comes there.

@@ -29,7 +29,7 @@ def test_a_job_that_runs_has_what_its_spec_says_where_its_pods_are():
     # one worker and one server are not there yet, and are expected where there is room
     assert (job.workers_on, job.servers_on) == ({"n1": 2, "n2": 1}, {"n1": 2})
     assert (job.minimum, job.maximum, job.servers) == (1, 8, (2,))
-    assert job.worker == Resources(1.0, 4096 * 2**20)
+    assert job.worker == Resources(1.0, 4096 * 2**20, pods=1.0)
     assert job.master == Resources()  # it is on a node already
     assert (job.may_be_suspended, job.is_pinned, job.waits_since) == (True, False, None)
     assert seen.nodes[0].free.cpu == 7.0  # less the master

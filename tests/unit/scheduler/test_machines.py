@@ -39,7 +39,7 @@ def test_free_is_what_pods_of_others_leave():
 
     found, _ = machines([node()], pods, {})
 
-    assert found == [Node("n", Resources(0.5, 6 * 2**30, 2.0))]
+    assert found == [Node("n", Resources(0.5, 6 * 2**30, 2.0, pods=108.0))]
 
 
 def test_pods_that_no_node_has_taken_yet_are_expected_where_most_is_free():
