@@ -30,8 +30,9 @@ from . import copying, ends, job_config, job_status, masters, names, objects, ob
 from . import job as edljob
 from .allowed import USUAL, Installed, NotAllowed
 from .api import Object
+from .conditions import Problem
 from .job import Wanted
-from .job_status import Problem, Situation
+from .job_status import Situation
 from .masters import IDLE_S, Memory
 from .plans import Action, Plan, Seen
 

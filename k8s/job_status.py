@@ -15,7 +15,8 @@ from ..common.plain import inert_texts
 from ..jobs.job import ENDED, INTERRUPTED
 from . import names, objects, observe, queued
 from .api import Object
-from .job import bounded, durable, held_by, teachers, workers
+from .conditions import Problem, conditions
+from .job import bounded, held_by, teachers, workers
 
 PHASES = ("Pending", "Running", "Suspended", "Stopping", "Succeeded", "Failed")
 NO_WORKER = "NoWorker"  # a reason
@@ -30,15 +31,6 @@ _IDLE = (
     "waiting",
     "stopping",
 )  # states of a process that does not work yet, or no more
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A fact that stands in the way; `fatal`: a job that has not begun cannot begin."""
-
-    reason: str
-    message: str
-    fatal: bool = True
 
 
 @dataclass(frozen=True)
@@ -125,7 +117,7 @@ def status(here: Situation, now: str) -> Object:
     found: Object = {
         "phase": phase,
         "observedGeneration": job["metadata"].get("generation", 1),
-        "conditions": _conditions(here, phase, code, why, now),
+        "conditions": conditions(job, phase, why, _failure(here, code), here.problem, now),
         "selector": names.selector(job["metadata"]["name"], "worker"),
         "masters": here.masters,
         "workers": len(alive),
@@ -332,68 +324,15 @@ def _suspended(job: Object) -> str:
 
 
 _WORDS = ("the master", "a server", "a worker", "a teacher")  # for names.ROLES
-_NO_VOLUME = (
-    "without spec.jobVolume the journal is lost with the master's pod: when it is, or when the job "
-    "is suspended, the job goes on with its last checkpoint where spec.settings.checkpoint_dir "
-    "lies in a volume, else it begins anew"
-)
 
 
-def _conditions(
-    here: Situation, phase: str, code: int | None, why: tuple[str, str], now: str
-) -> list[Object]:
-    generation = here.job["metadata"].get("generation", 1)
-    before = {each["type"]: each for each in (here.job.get("status") or {}).get("conditions", [])}
+def _failure(here: Situation, code: int | None) -> tuple[str, str]:
+    """Return why a job has failed, in a word and in a sentence; else what its master says."""
     problem = here.problem
-    said = str((here.told or {}).get("message") or "")
-    lasts = durable(here.job["spec"])
-    failed = (problem.reason if problem else "") if code is None else f"ExitCode{code}"
+    reason = (problem.reason if problem else "") if code is None else f"ExitCode{code}"
     if code == INTERRUPTED:
-        failed = "Stopped"
-    failed = DEADLINE if here.late else failed
+        reason = "Stopped"
+    said = str((here.told or {}).get("message") or "")
     words = problem.message if problem and code is None else said
-    words = here.late if here.lapsed else words
-    made, held = [], queued.condition(here.job, phase)
-    for kind, is_so, reason, message in (
-        (
-            "Accepted",
-            problem is None,
-            problem.reason if problem else "Valid",
-            problem.message if problem else "",
-        ),
-        (
-            "Durable",
-            lasts,
-            "JobVolume" if lasts else "NoJobVolume",
-            "" if lasts else _NO_VOLUME,
-        ),
-        (
-            "Running",
-            phase == "Running",
-            why[0] if phase == "Pending" else phase,
-            why[1] if phase == "Pending" else "",
-        ),
-        ("Suspended", phase == "Suspended", phase, ""),
-        *([held] if held else []),
-        ("Succeeded", phase == "Succeeded", phase, said if phase == "Succeeded" else ""),
-        (
-            "Failed",
-            phase == "Failed",
-            (failed or phase) if phase == "Failed" else phase,
-            words if phase == "Failed" else "",
-        ),
-    ):
-        word = "True" if is_so else "False"
-        known = before.get(kind, {})
-        same = known.get("status") == word
-        made.append(
-            {
-                "type": kind,
-                "status": word,
-                "reason": reason,
-                **({"message": message} if message else {}),
-                "lastTransitionTime": known["lastTransitionTime"] if same else now,
-                "observedGeneration": generation,
-            }
-        )
-    return made
+    words = here.late if here.lapsed and code != 0 else words
+    return DEADLINE if here.late else reason, words

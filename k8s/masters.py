@@ -12,7 +12,8 @@ from typing import Any
 from ..common.retry import Backoff
 from . import names, observe, oom
 from .api import Object
-from .job_status import Problem, lives
+from .conditions import Problem
+from .job_status import lives
 
 IDLE_S = 60.0  # no worker for so long is news: between epochs and at both ends it is usual
 SOON_S = 60.0  # of its start: a master that ends so soon will do so again

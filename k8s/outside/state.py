@@ -82,7 +82,7 @@ def waits_for(top: Object, masters: Sequence[Object], refused: str = "") -> str:
         if each.get("type") == "Accepted" and each.get("status") == "False":
             return str(each.get("message") or each.get("reason"))
     said = top.get("status") or {}
-    if top["kind"] == names.KIND and not said:
+    if top["kind"] == names.KIND and not said.get("phase"):
         return (
             "no controller has looked at it yet; "
             f"`edl doctor{names.option(top['metadata'])}` tells whether one runs for it"

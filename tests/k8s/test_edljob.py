@@ -137,6 +137,13 @@ def test_the_least_spec_gets_its_defaults(submit):
     }
 
 
+def test_a_new_edljob_is_of_a_generation_that_no_controller_has_looked_at(submit):
+    """So kstatus, which Flux asks, takes it for one that begins (docs/gitops.md)."""
+    made = submit(LEAST, dry=True)
+
+    assert made["status"] == {"observedGeneration": -1}
+
+
 def test_a_full_spec_is_kept_as_it_is(submit):
     kept = submit(GOOD["spec"], dry=True)["spec"]
 
@@ -296,6 +303,7 @@ def test_a_report_is_kept_as_it_was_written_and_what_goes_away_is_gone(submit, h
     kept: Object = {}
     for report in (before, after):
         told = {"report": compact(write(report)), "reportTime": "2026-01-01T00:00:00Z"}
+        told["observedGeneration"] = 1  # which every status has; else it has its default
         patch = {"status": difference(kept, told)}
         found = here.api.call("PATCH", path, patch, content_type="application/merge-patch+json")
         kept = found["status"]

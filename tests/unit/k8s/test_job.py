@@ -18,9 +18,10 @@ from edl.common.settings import JobSettings, knobs
 from edl.k8s import job as edljob_module
 from edl.k8s import names, pods
 from edl.k8s.allowed import Allowed, Installed
+from edl.k8s.conditions import Problem
 from edl.k8s.confined import confined
 from edl.k8s.job import adopted, outlives, wanted
-from edl.k8s.job_status import Problem, Situation, difference, exit_code, status
+from edl.k8s.job_status import Situation, difference, exit_code, status
 from edl.k8s.outside.submit import plan
 
 from .edljobs import edljob, ended, pod, told
@@ -508,6 +509,8 @@ def test_the_phase(phase, spec, there, said):
     assert so == {
         "Accepted": True,
         "Durable": True,
+        "Ready": phase in ("Running", "Suspended", "Succeeded"),
+        "Stalled": phase == "Failed",
         **{kind: kind == phase for kind in ("Running", "Suspended", "Succeeded", "Failed")},
     }
 
@@ -542,7 +545,7 @@ def test_a_condition_keeps_its_time_until_it_turns():
     found = status(situation(job, running(job), told()), LATER)
 
     times = {each["type"]: each["lastTransitionTime"] for each in found["conditions"]}
-    assert times.pop("Running") == LATER
+    assert (times.pop("Running"), times.pop("Ready")) == (LATER, LATER)
     assert set(times.values()) == {NOW}
 
 
