@@ -21,7 +21,6 @@ from concurrent.futures import wait
 from types import FrameType
 
 import torch
-from prometheus_client import Counter, Gauge
 
 from ..common import background, cores, faults, listen, notice, rpc
 from ..common import log as logs
@@ -33,6 +32,7 @@ from ..master.client import MasterClient
 from ..model_zoo.spec import load_definition
 from ..nn.device import choose_device
 from ..proto import master_pb2 as pb
+from .metrics import Metrics
 from .server import Teacher
 from .teaching import Teaching
 
@@ -74,8 +74,7 @@ class _Process:
         self._leaving = threading.Event()
         self._health = rpc.serve_health()
         _, self._metrics_address = listen.serve_metrics()
-        self._rows = Counter("edl_records_processed", "Records used.", ["role"])
-        self._queued = Gauge("edl_teacher_queued", "Records that wait for this teacher.")
+        self._metrics = Metrics()
 
     def on_sigterm(self, _signum: int, _frame: FrameType | None) -> None:
         self._leaving.set()
@@ -122,8 +121,7 @@ class _Process:
             now_rows, now_busy_s = teacher.rows, teacher.busy_s
             told = now_rows - rows, now_busy_s - busy_s
             rows, busy_s = now_rows, now_busy_s
-            self._rows.labels("teacher").inc(told[0])
-            self._queued.set(teacher.queued)
+            self._metrics.beat(told[0], teacher.queued)
             scalars = {
                 "rows": float(rows),
                 "rows_per_s": told[0] / interval_s,

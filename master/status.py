@@ -20,7 +20,7 @@ from .books import audit
 from .books.plan import Kind
 from .books.quarantine import by_record, data_of
 from .books.queue_view import QueueView
-from .evaluation import Evaluations
+from .evaluation import Evaluation, Evaluations
 from .membership import ROLES, SERVER, TEACHER, WORKER, Member, Membership
 from .replicas import Phase, Replicas, Slot
 
@@ -222,11 +222,9 @@ class Status:
             "teachers": _rows(TEACHER, now, members, replicas, queue, lessee),
             "teaching": self._teaching(workers),
             "metrics": evaluations.latest,
-            "evaluations": [
-                {"version": r.version, "epoch": r.epoch, "metrics": r.metrics}
-                for r in evaluations.finished
-            ],
+            "evaluations": [_evaluated(each) for each in evaluations.finished],
             "quarantined": by_record(queue.quarantined, data_of(settings)),
+            "wanted": {role: replicas.wanted_of(role) for role in ROLES},
             "restarts": {**_restarts(replicas), "master": self._masters - 1},
             "predictions": _predictions(settings),
             "checkpoint": self.checkpoint,
@@ -244,6 +242,10 @@ class Status:
         ]
         share = round(sum(told) / len(told), 4) if told else 0.0
         return {"wait_share": share, "decisions": list(self._decisions)}
+
+
+def _evaluated(found: Evaluation) -> dict[str, Any]:
+    return {"version": found.version, "epoch": found.epoch, "metrics": found.metrics}
 
 
 def _restarts(replicas: Replicas) -> dict[str, int]:

@@ -136,7 +136,28 @@ class Metrics:
             "edl_ps_memory_bytes", "Parameters and state.", ["shard"], registry=registry
         )
         self._version = Gauge("edl_ps_version", "Version.", ["shard"], registry=registry)
+        self._snapshot = Gauge(
+            "edl_ps_snapshot_timestamp_seconds",
+            "When the last snapshot was taken, since 1970.",
+            ["shard"],
+            registry=registry,
+        )
+        self._interval = Gauge(
+            "edl_ps_snapshot_interval_seconds",
+            "Between two snapshots (--snapshot_s).",
+            ["shard"],
+            registry=registry,
+        )
         self._sizes: dict[str, float] = {}
+
+    def snapshots_begin(self, interval_s: float) -> None:
+        """Tell how often a snapshot is taken; the first one's age counts from now."""
+        self._interval.labels(self._shard).set(interval_s)
+        self.snapshot_taken()
+
+    def snapshot_taken(self) -> None:
+        """Tell that the newest snapshot is of now."""
+        self._snapshot.labels(self._shard).set_to_current_time()
 
     def observe(self, store: Store) -> None:
         """Take the sizes of now."""

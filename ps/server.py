@@ -193,7 +193,9 @@ class Server:
         self._servicer.attach(store, changes)
         if folder is not None:
             recorder = Recorder(store, folder, self._replica.incarnation, restored, changes)
-            self._snapshots = Snapshots(recorder, settings.snapshot_s, self._tell)
+            metrics, interval_s = self._servicer.metrics, settings.snapshot_s
+            self._snapshots = Snapshots(recorder, interval_s, self._tell, metrics.snapshot_taken)
+            metrics.snapshots_begin(interval_s)
             self._snapshots.start()
         return store
 

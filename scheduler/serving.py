@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -17,8 +18,8 @@ from ..k8s.api import Api
 from . import in_cluster, local
 from .asking.make import Made
 from .asking.notices import Notices
-from .cluster import Node
-from .jobs import Job, Plan, Quota
+from .cluster import Node, Resources
+from .jobs import Job, Plan, Quota, Shape
 from .place import Place, Tell
 from .policy import Policy
 from .service import Service
@@ -87,6 +88,7 @@ def serve_cluster(
             notices = Notices(api.inside("") if is_everywhere else api, tell)
             try:
                 leadership.keep(lambda why: ends.end(f"another scheduler acts: {why}"))
+                metrics.leads.set(1)
                 tell("has the Lease, and acts")
                 watched.start()
                 notices.start()
@@ -117,6 +119,16 @@ class Metrics:
         )
         self.jobs = Gauge("edl_scheduler_jobs", "Jobs by state.", ["state"], registry=registry)
         self.workers = Gauge("edl_scheduler_workers", "Workers planned.", registry=registry)
+        self.leads = Gauge("edl_scheduler_leads", "1: this one acts.", registry=registry)
+        self.capacity = Gauge(
+            "edl_scheduler_capacity",
+            "What jobs may have, all nodes.",
+            ["resource"],
+            registry=registry,
+        )
+        self.planned = Gauge(
+            "edl_scheduler_planned", "What the plan gives to jobs.", ["resource"], registry=registry
+        )
 
     def measured(self, policy: Policy) -> Policy:
         """Return the policy, measured."""
@@ -137,7 +149,20 @@ class _Measured:
         self._metrics.jobs.labels("runs").set(run)
         self._metrics.jobs.labels("waits").set(len(plan) - run)
         self._metrics.workers.set(sum(each.shape.workers for each in plan.values()))
+        capacity = sum((node.free for node in nodes), Resources())
+        given = (_takes(job, plan[job.name].shape) for job in jobs)
+        for gauge, amounts in (
+            (self._metrics.capacity, capacity),
+            (self._metrics.planned, sum(given, Resources())),
+        ):
+            for resource, amount in asdict(amounts).items():
+                gauge.labels(resource).set(amount)
         return plan
+
+
+def _takes(job: Job, shape: Shape) -> Resources:
+    """Return what a job's workers and servers ask for in a shape."""
+    return job.worker * shape.workers + job.server * shape.servers
 
 
 @contextmanager

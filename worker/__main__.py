@@ -23,8 +23,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from prometheus_client import Counter, Gauge
-
 from ..common import faults, listen, notice, rpc
 from ..common import log as logs
 from ..common.errors import EdlError, Fenced, Unreachable, UsageError
@@ -34,6 +32,7 @@ from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
 from . import keeper, nursery, pulse
 from .leaving import leave_in_time
+from .metrics import Metrics
 from .trainer import Beat, Member
 
 if TYPE_CHECKING:
@@ -159,8 +158,7 @@ class _Process:
         self._health = rpc.serve_health()
         self._shop = shop
         _, self._metrics_address = listen.serve_metrics()
-        self._records = Counter("edl_records_processed", "Records used.", ["role"])
-        self._loss = Gauge("edl_train_loss", "Loss of the last minibatch.")
+        self._metrics = Metrics()
         self._notice: threading.Thread | None = None
         self._member: Member | None = None
         self._patience_s = 120.0
@@ -226,7 +224,7 @@ class _Process:
             master.close()
 
     def _run(self, master: MasterClient, settings: JobSettings, incarnation: str) -> None:
-        factory = self._shop.maker(master, settings, self._index, incarnation, self._on_step)
+        factory = self._shop.maker(master, settings, self._index, incarnation, self._metrics.step)
         beat = _Heartbeat(master, interval_s=min(1.0, settings.lease_s / 5))
         beat.start()
         try:
@@ -246,10 +244,6 @@ class _Process:
                 factory.school.close()
             if factory.ps is not None:
                 factory.ps.close()  # a push that still waits for its servers is given up
-
-    def _on_step(self, loss: float, records: int) -> None:
-        self._loss.set(loss)
-        self._records.labels("worker").inc(records)
 
 
 class _Heartbeat(threading.Thread):

@@ -227,13 +227,19 @@ class Snapshots:
     """
 
     def __init__(
-        self, recorder: Recorder, interval_s: float, tell: Callable[[str, Coverage | None], None]
+        self,
+        recorder: Recorder,
+        interval_s: float,
+        tell: Callable[[str, Coverage | None], None],
+        taken: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare the thread.
 
-        `tell` is called with what the user shall know ("": nothing), and with new coverage.
+        `tell` is called with what the user shall know ("": nothing), and with new coverage;
+        `taken` after each look that leaves a snapshot of all there is.
         """
         self._recorder, self._interval_s, self._tell = recorder, interval_s, tell
+        self._taken = taken
         self._told = ""  # of the failure that lasts
         self._covered = 0
         self._stop = threading.Event()
@@ -255,10 +261,11 @@ class Snapshots:
         began = time.monotonic()
         try:
             link = self._recorder.take()
-            if link is None:
-                return
         except Exception as error:  # noqa: BLE001  a backend may raise anything; training goes on
             self._failed(error)
+            return
+        self._taken()
+        if link is None:
             return
         if self._told:
             log.warning("snapshots are written again")

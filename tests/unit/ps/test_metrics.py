@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from prometheus_client import generate_latest
 
@@ -46,3 +48,17 @@ def test_calls_of_compiled_code_count_with_the_others_also_when_their_connection
     )
     assert np.isclose(0.023, values["edl_ps_rpc_duration_seconds_sum", None])
     assert 35 == values["edl_ps_bytes_received_total", None]
+
+
+def test_the_age_of_snapshots_begins_with_them_and_is_not_told_where_there_are_none():
+    silent, metrics = Metrics(0), Metrics(3)
+    before = time.time()
+    metrics.snapshots_begin(60.0)
+
+    name, labels = "edl_ps_snapshot_timestamp_seconds", {"shard": "3"}
+    begun = metrics.registry.get_sample_value(name, labels)
+    metrics.snapshot_taken()
+    assert before <= begun <= metrics.registry.get_sample_value(name, labels)
+    interval = "edl_ps_snapshot_interval_seconds"
+    assert metrics.registry.get_sample_value(interval, labels) == 60.0
+    assert not any("snapshot" in line for line in page(silent) if not line.startswith("#"))

@@ -696,6 +696,23 @@ def test_a_full_device_is_such_a_failure(tmp_path, monkeypatch):
     assert [link_name(2)] == [name for name in folder.names("a") if name.endswith("link")]
 
 
+def test_a_snapshot_is_as_young_as_the_last_look_that_found_nothing_new_and_no_failure_makes_it_so(
+    tmp_path,
+):
+    folder, store, taken = FailingFolder(str(tmp_path), "job", 0), begun(COUNTS), []
+    folder.error = errno.ENOSPC
+    recorder = Recorder(store, folder, "a")
+    snapshots = Snapshots(recorder, 10.0, lambda *_: None, lambda: taken.append(len(taken)))
+    push(store, COUNTS, 0)
+    snapshots.once()
+    snapshots.once()  # nothing is new
+    push(store, COUNTS, 1)
+    folder.fails_at = 1
+    snapshots.once()
+
+    assert len(taken) == 2
+
+
 def test_a_replacement_can_be_read_from_a_folder_that_cannot_be_written(two_chains, monkeypatch):
     folder, states = two_chains
 
