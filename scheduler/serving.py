@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -25,6 +24,7 @@ from .policy import Policy
 from .service import Service
 
 _PAUSE_S = 1.0  # between two rounds, however much changes
+_TOLD = ("cpu", "memory", "gpu", "pods")  # resources; other ones have no name of their own
 
 
 class Ends:
@@ -155,8 +155,8 @@ class _Measured:
             (self._metrics.capacity, capacity),
             (self._metrics.planned, sum(given, Resources())),
         ):
-            for resource, amount in asdict(amounts).items():
-                gauge.labels(resource).set(amount)
+            for resource in _TOLD:
+                gauge.labels(resource).set(getattr(amounts, resource))
         return plan
 
 
