@@ -35,7 +35,7 @@ _NULLS = (
     *("records_total", "epoch", "num_epochs", "records_per_s", "loss", "version", "minibatch"),
     *("gain", "predictions", "best", "began_from", "checkpoint", "resume", "report", "usage"),
 )
-_TABLES = ("tasks", "records", "task_runs", "metrics", "restarts")
+_TABLES = ("tasks", "records", "task_runs", "metrics", "wanted", "restarts")
 _LISTS = ("workers", "servers", "evaluations", "quarantined", "requested", "events")
 
 

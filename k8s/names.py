@@ -40,7 +40,7 @@ ROLES = ("master", *REPLICAS)
 COMPONENTS = {**{role: role for role in ROLES}, "server": "ps"}  # what pods say of a role
 
 # Jobs whose Lease, ConfigMap or NetworkPolicy would be one of the manifests', or of whom they run.
-_OWN = {"controller", "dashboard", "deny-ingress", "scheduler", "scheduler-quotas"}
+_OWN = {"controller", "dashboard", "deny-ingress", "grafana", "scheduler", "scheduler-quotas"}
 _LONGEST = 63
 _HASH = 8
 _QUANTITY = re.compile(

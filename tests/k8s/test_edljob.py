@@ -130,6 +130,7 @@ def test_the_least_spec_gets_its_defaults(submit):
         **LEAST,
         "command": "train",
         "imagePullPolicy": "IfNotPresent",
+        "preemptible": True,
         "master": {},
         "ps": {"replicas": 1},
         "suspend": False,

@@ -23,7 +23,10 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ),
     *(
         (name, {}, f"metadata.name: {name} is edl's own: choose another one.")
-        for name in ("controller", "dashboard", "deny-ingress", "scheduler", "scheduler-quotas")
+        for name in (
+            *("controller", "dashboard", "deny-ingress", "grafana", "scheduler"),
+            "scheduler-quotas",
+        )
     ),
     (
         "tried",
