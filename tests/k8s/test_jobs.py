@@ -318,13 +318,16 @@ def test_an_all_reduce_group_loses_its_first_member(cluster, ready, folder):
 
 @in_turn(3)
 def test_workers_come_and_go_as_the_user_wants(cluster, ready, folder):
-    job = Run(cluster, ready, folder, "scaled", 2, num_workers=1)
+    released = folder / "released"  # until then there is work for a minute and a half
+    slow = f"delay_s=0.5,until={released}"
+    job = Run(cluster, ready, folder, "scaled", 2, num_workers=1, model_params=slow)
     job.under_way(0.05)
 
     job.edl("scale", "scaled", f"--namespace={ready.name}", "--num_workers=3")
     job.wait(lambda s: sum(bool(w["pid"]) for w in s["workers"]) == 3)
     metrics = {role: job.metrics(role) for role in ("master", "ps", "worker")}
     job.edl("scale", "scaled", f"--namespace={ready.name}", "--num_workers=1")
+    released.touch()
     status = job.ends_exact()
     job.edl("delete", "scaled", f"--namespace={ready.name}")
 
