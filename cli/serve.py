@@ -10,6 +10,7 @@ import click
 
 from ..common import cores
 from ..common import log as logs
+from ..common.cluster_settings import POD_USER
 from ..common.errors import CheckpointError, UsageError
 from ..common.values import check_namespace
 from .export import definition_options
@@ -124,7 +125,7 @@ def _seconds(name: str, default: float, text: str) -> Callable[[Function], Funct
 )
 @click.option(
     "--pod_user",
-    default="1000",
+    default=POD_USER,
     show_default=True,
     help="With --yaml: as of a job; any: the namespace's.",
 )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from .knobs import knob
 
+POD_USER = "1000"  # that of the image
+
 
 @dataclass(frozen=True)
 class ClusterSettings:
@@ -95,7 +97,7 @@ class ClusterSettings:
         choices=("Never", "OnFailure"),
     )
     pod_user: str = knob(
-        "1000",
+        POD_USER,
         "User id of pods, and their group; any: whichever the namespace gives (OpenShift).",
         "Cluster",
     )

@@ -41,7 +41,7 @@ def safe_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """What a mapping says twice it says wrongly once: PyYAML takes the last."""
+        """PyYAML takes the last of several values of a key; here a second one is an error."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             keys = set()

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ..common.cluster_settings import POD_USER
 from ..common.errors import UsageError
 from ..common.values import safe_loader
 from . import names
@@ -82,7 +83,7 @@ class Installed:
     image: str = ""
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
-    pod_user: str = "1000"  # as --pod_user has it
+    pod_user: str = POD_USER  # as --pod_user has it
 
     @classmethod
     def parse(cls, text: str, **more: Any) -> Installed:

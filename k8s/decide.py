@@ -131,8 +131,8 @@ class _Decision:
         return Plan(actions, self._memory, self._again_s, over=self._over and not actions)
 
     def _act(self, wanted: Wanted | None) -> None:
-        living = [pod for pod in self._of_role("master") if _goes_on(pod) and job_status.lives(pod)]
         masters_are = self._of_role("master")
+        living = [pod for pod in masters_are if _goes_on(pod) and job_status.lives(pod)]
         if job_status.exit_code(self._told, masters_are, self._before) is not None:
             self._over = not any(map(job_status.lives, masters_are))
             if self._over:

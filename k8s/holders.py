@@ -23,7 +23,7 @@ _STALE_S = 60.0  # of a lease that is renewed every 4 s; clocks differ
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a Lease and renews it; `everywhere`: it serves all namespaces."""
+    """A process that holds a Lease and renews it; `everywhere`: it serves all namespaces."""
 
     name: str
     namespace: str

@@ -11,7 +11,7 @@ from . import names, shapes
 from .api import Object
 
 # Of --cluster_spec: over all pods, those of a role, and those of `edl serve`, which no job has.
-PARTS = ("pod", *names.ROLES, "worker_high", "worker_low", "serve")
+PARTS = ("pod", *names.TEMPLATES, "serve")
 
 
 def merged(base: Any, over: Any) -> Any:

@@ -37,6 +37,7 @@ GROUP, VERSION, KIND, PLURAL = "edl.dev", "v1alpha1", "EdlJob", "edljobs"
 OVER = ("Succeeded", "Failed")  # phases of an EdlJob that has ended
 REPLICAS = ("ps", "worker", "teacher")  # the roles that a master starts, as pods say them
 ROLES = ("master", *REPLICAS)
+TEMPLATES = (*ROLES, "worker_high", "worker_low")  # of pods, and parts of --cluster_spec
 COMPONENTS = {**{role: role for role in ROLES}, "server": "ps"}  # what pods say of a role
 
 # Jobs whose Lease, ConfigMap or NetworkPolicy would be one of the manifests', or of whom they run.

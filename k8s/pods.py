@@ -30,7 +30,6 @@ CHECKED_DIR = "/run/edl/checked"  # what the check of the definition leaves to t
 SECRETS = {TOKEN_VARIABLE: "token", IDENTITY_VARIABLE: "identity"}  # variable -> key of the Secret
 ANY_USER = "any"  # of --pod_user
 REPLICA_ACCOUNT = "edl-replica"  # of the manifests: it may do nothing
-ROLES = (*names.ROLES, "worker_high", "worker_low")  # templates, and keys of an overlay
 
 _MODULES = {"master": "edl.master", "ps": "edl.ps", "worker": "edl.worker"}
 _MODULES |= {"teacher": "edl.distill"}
@@ -53,7 +52,7 @@ def templates(
     settings: JobSettings,
     overlays: Mapping[str, Any] | None = None,
 ) -> dict[str, Object]:
-    """Make a complete pod template (metadata, spec) for each of ROLES. Raises UsageError.
+    """Make a complete pod template (metadata, spec) for each of TEMPLATES. Raises UsageError.
 
     `overlays` (of --cluster_spec) are merged over them: `pod` over all, then the one of the role.
     """
@@ -66,7 +65,7 @@ def templates(
     if settings.oom_memory_cap:  # else it would be looked at when a pod runs out
         names.quantity(settings.oom_memory_cap, "--oom_memory_cap")
     found = {}
-    for role in ROLES:
+    for role in names.TEMPLATES:
         component, _, pool = role.partition("_")
         template = _template(settings, component, pool)
         parts = ("pod", component, *([role] if pool else []))

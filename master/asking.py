@@ -71,8 +71,7 @@ class Asking:
         def park() -> None:
             come()
             deadline = self._core.clock.now() + wait_s
-            parked = Parked(answer, otherwise, deadline, future, request or object())
-            self._parking.park(topic, parked)
+            self._parking.park(topic, Parked(answer, otherwise, deadline, future, request))
 
         return self.post(park, future)
 

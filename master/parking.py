@@ -10,7 +10,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -22,7 +22,7 @@ class Parked:
     otherwise: Callable[[], Any]
     deadline: float
     future: Future[Any]
-    request: Hashable = field(default_factory=object)  # the same where one asks again
+    request: Hashable = None  # the same where one asks again; None: nobody does
 
 
 class Parking:
@@ -48,12 +48,12 @@ class Parking:
         gone, is answered twice.
         """
         waiting, new = self._waiting.setdefault(topic, {}), self._new.pop(topic, {})
-        answered = set()
+        answered: set[Hashable] = set()
         has_come = may_have_come()
         for number, parked in list(waiting.items()) if has_come else ():
             if (has_come or parked.request in answered) and ask(parked):
                 del waiting[number]
-                answered.add(parked.request)
+                answered |= {parked.request} - {None}
                 has_come = may_have_come()
         for number, parked in new.items():
             if not ask(parked):

@@ -230,5 +230,4 @@ def _use(job: Job, shape: Shape) -> Use | None:
     one = job.speed(Shape(1, shape.servers, 1))
     if not shape.workers or not one:
         return None
-    whole = job.worker * shape.workers + job.server * shape.servers
-    return Use(job.speed(shape) / one, whole * (1 / shape.workers))
+    return Use(job.speed(shape) / one, job.takes(shape) * (1 / shape.workers))

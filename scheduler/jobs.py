@@ -67,6 +67,10 @@ class Job:
     workers_on: dict[str, int] = field(default_factory=dict, hash=False)
     servers_on: dict[str, int] = field(default_factory=dict, hash=False)
 
+    def takes(self, shape: Shape) -> Resources:
+        """Return what its workers and servers take in this shape."""
+        return self.worker * shape.workers + self.server * shape.servers
+
     def firm(self) -> Job:
         """Return the job with what it has as the least that it may have, if nobody preempts it."""
         has = self.held

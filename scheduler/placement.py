@@ -114,7 +114,7 @@ class Placement:
         others = self._others - self._pods(job)
         servers = np.zeros(len(self._names), np.int64)
         if shape.servers:
-            both = job.worker * shape.workers + job.server * shape.servers
+            both = job.takes(shape)
             whole = self._rooms(both, shape.kind) >= 1
             if whole.any() and not (own_workers + own_servers)[~whole].any():
                 best = _first(whole, -own_workers - own_servers, others, self._left(both))

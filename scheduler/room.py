@@ -21,9 +21,8 @@ def covers(quota: Quota, job: Job) -> bool:
 
 
 def taken(job: Job, shape: Shape) -> Resources:
-    """Return what the job takes in this shape."""
-    master = job.master if shape.workers else Resources()
-    return job.worker * shape.workers + job.server * shape.servers + master
+    """Return what the job takes in this shape, its master included."""
+    return job.takes(shape) + (job.master if shape.workers else Resources())
 
 
 class Room:

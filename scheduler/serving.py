@@ -18,7 +18,7 @@ from . import in_cluster, local
 from .asking.make import Made
 from .asking.notices import Notices
 from .cluster import Node, Resources
-from .jobs import Job, Plan, Quota, Shape
+from .jobs import Job, Plan, Quota
 from .place import Place, Tell
 from .policy import Policy
 from .service import Service
@@ -150,7 +150,7 @@ class _Measured:
         self._metrics.jobs.labels("waits").set(len(plan) - run)
         self._metrics.workers.set(sum(each.shape.workers for each in plan.values()))
         capacity = sum((node.free for node in nodes), Resources())
-        given = (_takes(job, plan[job.name].shape) for job in jobs)
+        given = (job.takes(plan[job.name].shape) for job in jobs)
         for gauge, amounts in (
             (self._metrics.capacity, capacity),
             (self._metrics.planned, sum(given, Resources())),
@@ -158,11 +158,6 @@ class _Measured:
             for resource in _TOLD:
                 gauge.labels(resource).set(getattr(amounts, resource))
         return plan
-
-
-def _takes(job: Job, shape: Shape) -> Resources:
-    """Return what a job's workers and servers ask for in a shape."""
-    return job.worker * shape.workers + job.server * shape.servers
 
 
 @contextmanager

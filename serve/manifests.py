@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..common.cluster_settings import POD_USER
 from ..common.errors import UsageError
 from ..common.values import bounds
 from ..k8s import names, pods
@@ -50,7 +51,7 @@ class Wanted:
     volume: str = ""
     secret: str = ""
     namespace: str = ""
-    pod_user: str = "1000"
+    pod_user: str = POD_USER
     spec: Spec = field(default_factory=Spec)
 
     def __post_init__(self) -> None:

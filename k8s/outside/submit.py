@@ -263,7 +263,7 @@ def _role(base: Templates, changed: Templates, role: str) -> Object:
     made: Object = {"resources": pods.container_of(base[role])["resources"]}
     if "priorityClassName" in spec:
         made["priorityClassName"] = spec["priorityClassName"]
-    templates = [each for each in pods.ROLES if each.partition("_")[0] == role]
+    templates = [each for each in names.TEMPLATES if each.partition("_")[0] == role]
     more = [difference(base[each], changed[each]) for each in templates]
     if any(each != more[0] for each in more) or any(
         layers.merged(base[each], more[0] or {}) != changed[each] for each in templates

@@ -139,7 +139,7 @@ def test_the_least_spec_gets_its_defaults(submit):
 
 
 def test_a_new_edljob_is_of_a_generation_that_no_controller_has_looked_at(submit):
-    """So kstatus, which Flux asks, takes it for one that begins (docs/gitops.md)."""
+    """Flux, by kstatus, takes an EdlJob of such a status for one that begins (docs/gitops.md)."""
     made = submit(LEAST, dry=True)
 
     assert made["status"] == {"observedGeneration": -1}

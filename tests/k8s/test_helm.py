@@ -73,7 +73,7 @@ def test_a_release_of_the_same_name_in_another_namespace_is_installed_beside(
 def test_one_release_serves_a_namespace_of_which_it_was_never_told(
     cluster, namespace, helm, folder
 ):
-    """Who has the ClusterRole edl-user there makes an EdlJob, and its master makes the workers.
+    """A user with the ClusterRole edl-user makes an EdlJob there; its master makes the workers.
 
     Broken once: without the right to bind the masters' role.
     """

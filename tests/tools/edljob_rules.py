@@ -7,6 +7,7 @@ from typing import Any
 _LAUNCH = {"command": "launch", "settings": {"script": "/train.py"}}
 _EVALUATED = {"model_def": "iris", "validation_data": "/d", "checkpoint_dir_for_init": "/c"}
 _LEASED = "no task would ever be leased."
+_OWN = ("controller", "dashboard", "deny-ingress", "grafana", "scheduler", "scheduler-quotas")
 
 # Name, fields of the spec, sentence.
 BROKEN: list[tuple[str, dict[str, Any], str]] = [
@@ -21,13 +22,7 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         )
         for name in ("a" * 51, "a" * 63, "a" * 64, "a.b")
     ),
-    *(
-        (name, {}, f"metadata.name: {name} is edl's own: choose another one.")
-        for name in (
-            *("controller", "dashboard", "deny-ingress", "grafana", "scheduler"),
-            "scheduler-quotas",
-        )
-    ),
+    *((name, {}, f"metadata.name: {name} is edl's own: choose another one.") for name in _OWN),
     (
         "tried",
         {**_LAUNCH, "ps": {"replicas": 2}},

@@ -1,4 +1,4 @@
-"""What every process of edl tells Prometheus: each of its registries, filled once and written out.
+"""The metrics that each process of edl tells Prometheus: its registries, filled and written out.
 
 Nothing here names a metric: the names, labels and values are read off the text that a scraper gets.
 """

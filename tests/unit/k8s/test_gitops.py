@@ -1,4 +1,4 @@
-"""What Argo CD's health check and kstatus make of the statuses that the controller writes."""
+"""Argo CD's health check and kstatus judge the statuses that the controller writes."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def test_a_fraction_of_the_workers_may_be_on_other_nodes():
 
     made = wanted(edljob(worker=worker)).templates
 
-    places = {role: made[role]["spec"].get("nodeSelector") for role in pods.ROLES}
+    places = {role: made[role]["spec"].get("nodeSelector") for role in names.TEMPLATES}
     assert places["worker_high"] == {market: "on-demand", "a": "b"}
     assert places["worker_low"] == {market: "spot", "a": "b"}
     assert toleration in made["worker_low"]["spec"]["tolerations"]

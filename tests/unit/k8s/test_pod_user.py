@@ -1,4 +1,4 @@
-"""Whom pods run as: a number, or whomever the cluster chooses for a namespace (OpenShift)."""
+"""The user of pods is a number, or the one that a cluster chooses for a namespace (OpenShift)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_of_edljobs_the_installer_says_it_and_nobody_else(monkeypatch, api):
 
 
 def test_pods_that_stand_for_nodes_have_the_user_of_their_image():
-    """That of pause is none of root's; another uid is in no range of a namespace."""
+    """The image of pause has a user who is not root; another one is in no namespace's range."""
     spec = pod_template(Pool(Resources(cpu=1)), "on-demand")["spec"]
 
     assert RESTRICTED == spec["securityContext"]

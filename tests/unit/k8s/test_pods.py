@@ -31,7 +31,7 @@ def test_pods_are_restricted_and_only_the_master_has_a_token():
     found = pods.templates(settings())
 
     tokens = {role: each["spec"]["automountServiceAccountToken"] for role, each in found.items()}
-    assert tokens == {r: r == "master" for r in pods.ROLES}
+    assert tokens == {r: r == "master" for r in names.TEMPLATES}
     for each in found.values():
         container = pods.container_of(each)
         assert each["spec"]["securityContext"]["runAsNonRoot"]
@@ -229,7 +229,7 @@ def test_the_pods_of_a_job_that_nobody_preempts_ask_autoscalers_to_leave_them():
 
     usual, made = pods.templates(settings(ps_pod_priority="high")), pods.templates(settings(**firm))
 
-    for role in pods.ROLES:
+    for role in names.TEMPLATES:
         assert made[role]["metadata"]["annotations"] == {
             **usual[role]["metadata"]["annotations"],
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
