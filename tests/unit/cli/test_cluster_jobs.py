@@ -883,13 +883,35 @@ def test_stop_of_an_edljob_that_has_not_begun_says_so(run: Run, edljob: dict[str
 # -- follow
 
 
+def before_watching(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let something be so when the command that follows lists what there is.
+
+    What happens between its list and its watch may come after what another watch tells.
+    """
+    start, acted = Reflector.start, []
+
+    def late(self: Reflector) -> None:
+        if not acted:
+            acted.append(act())
+        start(self)
+
+    monkeypatch.setattr(Reflector, "start", late)
+
+
+def watched(server: ApiServer) -> None:
+    """Wait until each of a Job's four watches has taken in what was there before it."""
+    server.wait_until(lambda: sum("watch=1" in path for _, path in server.requests) >= 4)
+
+
 def test_follow_shows_what_the_master_waits_for_and_the_end(
-    submitted: Run, server: ApiServer, status: dict[str, Any], meanwhile: Any
+    submitted: Run,
+    server: ApiServer,
+    status: dict[str, Any],
+    meanwhile: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def cluster() -> None:
-        server.wait_until(lambda: ("networkpolicies", "edl-demo") in server.objects)
-        add_pod(server, "master", **waiting())
-        server.wait_until(lambda: sum("watch=1" in path for _, path in server.requests) >= 3)
+        watched(server)
         server.set_status("edl-demo-master-0-abc", phase="Running", conditions=[])
         say(server, {**status, "job_name": "demo", "events": [], "quarantined": []})
         end = {
@@ -900,6 +922,7 @@ def test_follow_shows_what_the_master_waits_for_and_the_end(
         }
         say(server, {**status, "job_name": "demo", "quarantined": [], **end})
 
+    before_watching(monkeypatch, lambda: add_pod(server, "master", **waiting()))
     meanwhile(cluster)
     code, out, err = submitted("--follow")
 
@@ -913,17 +936,22 @@ def test_follow_shows_what_the_master_waits_for_and_the_end(
 
 
 def test_follow_of_a_job_whose_pod_is_refused_says_so_until_it_comes(
-    submitted: Run, server: ApiServer, status: dict[str, Any], meanwhile: Any
+    submitted: Run,
+    server: ApiServer,
+    status: dict[str, Any],
+    meanwhile: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def cluster() -> None:
-        server.wait_until(lambda: ("jobs", "edl-demo") in server.objects)
+    def refused() -> None:
         refuse(server, "of another one", uid="another")
         refuse(server)
-        # Each has taken in what was there before it watches.
-        server.wait_until(lambda: sum("watch=1" in path for _, path in server.requests) >= 4)
+
+    def cluster() -> None:
+        watched(server)
         add_pod(server, "master", **waiting())
         say(server, {**status, "job_name": "demo", "state": "done", "exit_code": 0})
 
+    before_watching(monkeypatch, refused)
     meanwhile(cluster)
     code, out, err = submitted("--follow", "--as=job")
 
@@ -987,14 +1015,7 @@ def test_follow_of_a_job_that_is_gone_before_it_is_watched_is_an_error(
     submitted: Run, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broken once: no change tells of it, so the command waited for ever."""
-    start, gone = Reflector.start, []
-
-    def late(self: Reflector) -> None:
-        if not gone:
-            gone.append(server.remove("edl-demo", plural="jobs"))
-        start(self)
-
-    monkeypatch.setattr(Reflector, "start", late)
+    before_watching(monkeypatch, lambda: server.remove("edl-demo", plural="jobs"))
     code, _, err = submitted("--follow")
 
     assert (1, "edl: error: Job 'demo' was deleted.\n") == (code, err)
