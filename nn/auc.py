@@ -191,9 +191,7 @@ class _Bins:
         self._settle()
         first = _firsts(self._groups)
         positives, negatives = self._counts.T
-        below = np.cumsum(negatives) - negatives
-        sizes = np.diff(first, append=len(self._groups))
-        below -= np.repeat(below[first], sizes)  # of the group's own
+        below = _sums_before(negatives, first)
         half = 0.5 * positives * negatives
         of_positives, of_negatives, areas, ties = (
             np.add.reduceat(each, first) if len(first) else np.zeros(0)
@@ -236,6 +234,24 @@ class _Bins:
                 break
             self._shift += 1
         self._groups, self._keys, self._counts = groups, keys, counts
+
+
+def _sums_before(values: Array, first: NDArray[np.int64]) -> Array:
+    """Return for each value the sum of those before it in its group, which begins at `first`.
+
+    No group's sum is told by a difference of sums: a light group beside a heavy one would lose all
+    of its digits. So the sums of 1, 2, 4, ... values are added (Hillis and Steele, Data Parallel
+    Algorithms, CACM 29, 1986).
+    """
+    sizes = np.diff(first, append=len(values))
+    place = np.arange(len(values)) - np.repeat(first, sizes)  # within its group
+    sums = np.zeros(len(values))
+    sums[1:] = np.where(place[1:] > 0, values[:-1], 0)
+    step = 1
+    while step < sizes.max(initial=0):
+        sums[step:] = sums[step:] + np.where(place[step:] >= step, sums[:-step], 0)
+        step *= 2
+    return sums
 
 
 _MOST_SHIFT = 63  # which leaves the sign: more groups than bins have two each

@@ -100,6 +100,22 @@ def gauc(users, labels, scores, weight):
     return sum(areas[u] * weight[each[u]].sum() for u in known) / total if known else math.nan
 
 
+def test_a_light_group_beside_heavy_ones_keeps_its_digits():
+    """Broken once: a group's sums were differences of sums over all groups."""
+    scores, labels = np.array([0.1, 0.4, 0.2, 0.3] * 2), np.array([0, 1, 0, 1] * 2)
+    weight = np.array([1e12, 1e12, 1e12, 1e12, 1e-9, 3e-9, 2e-9, 1e-9])
+    labels[7] = 0
+    users = np.array([0] * 4 + [1] * 4)
+    metric = GAUC("user")
+
+    metric.update(scores, labels, weight, columns={"user": users})
+
+    areas, _, _ = metric._bins.areas()
+    one = users == 1
+    light = auc(labels[one], scores[one], weight[one])
+    assert sorted(areas) == pytest.approx(sorted([1.0, light]), rel=1e-12)
+
+
 @settings(max_examples=examples(500, 10), deadline=None)
 @given(CASES, st.integers(1, 20), st.data())
 def test_gauc_is_the_mean_of_scikit_learns_by_user(case, users, data):
