@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DataError, UsageError
 from .files import EmptyFile
+from .merge import merged
 from .missing import named
 from .reader import Records, Source
+from .schema import NO_SCHEMA, Schema
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +38,73 @@ class Opened(Protocol):
         ...
 
 
-class FileReader:
-    """A RecordReader made of openers: {source name: callable that opens it}."""
+@runtime_checkable
+class Typed(Protocol):
+    """An opened source whose columns have types: it is read once it holds a schema.
 
-    def __init__(self, openers: Mapping[str, Callable[[], Opened]]) -> None:
+    `names`: the columns that are wanted of it. `stored`: the types that it has of itself, which
+    may take a while to find.
+    """
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    @property
+    def stored(self) -> Schema: ...
+
+    def hold(self, schema: Schema) -> None:
+        """Take the types that its columns are brought to, at once or when they are read.
+
+        Raises DataError where a column has a type that never could be.
+        """
+        ...
+
+
+class FileReader:
+    """A RecordReader made of openers: {source name: callable that opens it}.
+
+    `declared`: the columns whose types are known; those of others are found over all sources.
+    """
+
+    def __init__(
+        self, openers: Mapping[str, Callable[[], Opened]], declared: Schema = NO_SCHEMA
+    ) -> None:
         self._openers = dict(openers)
+        self._declared = declared
         self._opened: dict[str, Opened] = {}
-        self._lock = threading.Lock()
+        self._holding: set[str] = set()
+        self._schema: Schema | None = None
+        self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: value for k, value in vars(self).items() if k not in ("_opened", "_lock")}
+        return {
+            k: value for k, value in vars(self).items() if k not in ("_opened", "_holding", "_lock")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _opened={}, _lock=threading.Lock())
+        vars(self).update(state, _opened={}, _holding=set(), _lock=threading.RLock())
+
+    @property
+    def schema(self) -> Schema:
+        """The types of all columns of all sources, each found once.
+
+        Raises DataError where two sources have types of which none can hold what the other means.
+        """
+        with self._lock:
+            if self._schema is None:
+                self._schema = self._find()
+            return self._schema
+
+    def _find(self) -> Schema:
+        opened = {name: self._open(name) for name in self._openers}
+        return merged(
+            [
+                (name, each.stored)
+                for name, each in opened.items()
+                if isinstance(each, Typed) and each.records
+            ],
+            self._declared,
+        )
 
     def sources(self) -> Sequence[Source]:
         """Return all sources with records; those without are named in a warning and left out."""
@@ -75,7 +131,7 @@ class FileReader:
     def read(self, source: str, start: int, end: int, skip: Collection[int] = ()) -> Records:
         if source not in self._openers:
             raise DataError(f"There is no source {source!r} in this data; did its path change?")
-        opened = self._open(source)
+        opened = self._held(source)
         if not 0 <= start <= end <= opened.records:
             raise DataError(
                 f"{source} has {opened.records} records, not the range [{start}, {end}): "
@@ -85,6 +141,16 @@ class FileReader:
         if skip:
             numbers = numbers[~np.isin(numbers, np.fromiter(skip, np.int64, len(skip)))]
         return opened.read(numbers)
+
+    def _held(self, name: str) -> Opened:
+        """Return the opened source, which holds the types of its columns."""
+        with self._lock:
+            opened = self._open(name)
+            if isinstance(opened, Typed) and name not in self._holding:
+                known = all(each in self._declared for each in opened.names)
+                opened.hold(self._declared if known else self.schema)
+                self._holding.add(name)
+            return opened
 
     def _open(self, name: str) -> Opened:
         with self._lock:

@@ -31,6 +31,7 @@ from .files import UNPACKED_SUFFIXES, DataFile
 from .partitions import partitioned
 from .paths import expand
 from .reader import RecordReader
+from .schema import NO_SCHEMA, Schema
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +94,11 @@ PARAMETERS = {
 }
 
 
-def open_reader(path: str, **params: Any) -> RecordReader:
+def open_reader(path: str, *, schema: Schema = NO_SCHEMA, **params: Any) -> RecordReader:
     """Return a reader of the file, folder, glob, comma list or fsspec URL `path`.
+
+    `schema`: the types of columns, as far as they are known; of a table others are found over all
+    of its files (`schema_of`).
 
     Raises UsageError for a path that is not there, a format that is unknown or cannot be told, and
     a parameter that the format does not have; DataError for a folder without data. Nothing is read
@@ -103,6 +107,8 @@ def open_reader(path: str, **params: Any) -> RecordReader:
     name, files = _found(path, params.pop("format", None))
     reader = maker(name)
     _check_params(name, reader, params)
+    if "schema" in inspect.signature(reader).parameters:
+        params["schema"] = schema
     if name in TABLES:
         return partitioned(reader, files, params)
     return reader(files, **params)
@@ -135,7 +141,7 @@ def maker(name: str) -> Callable[..., RecordReader]:
 
 def parameters(name: str, reader: Callable[..., Any] | None = None) -> list[str]:
     """Return the parameters that a format takes."""
-    own = list(inspect.signature(reader or maker(name)).parameters)[1:]
+    own = [n for n in inspect.signature(reader or maker(name)).parameters if n != "schema"][1:]
     return ["format", *own, *(["partitions"] if name in TABLES else [])]
 
 

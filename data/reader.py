@@ -14,6 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.ragged import Ragged
+from .schema import NO_SCHEMA, Schema
+
 
 @dataclass(frozen=True)
 class Source:
@@ -23,13 +26,14 @@ class Source:
     records: int
 
 
-class Columns(Mapping[str, NDArray[Any]]):
+class Columns(Mapping[str, Any]):
     """A batch of tabular records: `records["age"]` is a numpy array of shape [len(records)].
 
-    `len()` is the number of records, not of columns; `names` are the columns.
+    A column of lists is a `Ragged` of as many rows. `len()` is the number of records, not of
+    columns; `names` are the columns.
     """
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, arrays: Mapping[str, NDArray[Any] | Ragged]) -> None:
         self._arrays = dict(arrays)
         lengths = {name: len(array) for name, array in self._arrays.items()}
         if len(set(lengths.values())) > 1:
@@ -45,7 +49,7 @@ class Columns(Mapping[str, NDArray[Any]]):
         taken._arrays = {name: array[indices] for name, array in self._arrays.items()}
         return taken
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Any:
         try:
             return self._arrays[name]
         except KeyError:
@@ -85,10 +89,12 @@ def about_text(records: object, error: Exception) -> str:
     mixed: list[str] = []
     texts: list[str] = []
     for name in records.names:
-        if records[name].dtype.kind in "UO":
-            strange = [value for value in records[name].ravel().tolist() if not _is_number(value)]
+        column = records[name]
+        values = column.values if isinstance(column, Ragged) else column
+        if values.dtype.kind in "UO":
+            strange = [value for value in values.ravel().tolist() if not _is_number(value)]
             if strange:
-                some = len(strange) < records[name].size
+                some = len(strange) < values.size
                 (mixed if some else texts).append(f"{name!r}, as {strange[0]!r} shows")
     found = mixed or (texts if typed else [])
     if not found:
@@ -106,6 +112,15 @@ def _is_number(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def schema_of(reader: object) -> Schema:
+    """Return the types of a reader's columns; none where it has no schema, as one of one's own.
+
+    It may read all records to find them. Raises DataError.
+    """
+    found: Schema = getattr(reader, "schema", NO_SCHEMA)
+    return found
 
 
 class RecordReader(Protocol):

@@ -15,7 +15,7 @@ from .analysis import read_analysis
 from .categories import Crossing, Hashing, IndexLookup
 from .layer import Layer, from_dict
 from .numbers import Discretization, LogRound, Normalizer, RoundIdentity, ToNumber
-from .ragged import Ragged, Sparse
+from ...common.ragged import Ragged, Sparse
 from .shapes import ConcatenateWithOffset, ToRagged, ToSparse
 
 __all__ = [

@@ -20,7 +20,7 @@ from ...common.errors import UsageError
 from ...common.hashing import hash64
 from .analysis import Analysis, column_of
 from .layer import Layer, as_array, as_texts, positive
-from .ragged import Ragged, Sparse
+from ...common.ragged import Ragged, Sparse
 from .read import text_of
 
 

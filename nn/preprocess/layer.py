@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.errors import UsageError
-from .ragged import Ragged, Sparse
+from ...common.ragged import Ragged, Sparse
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...common.errors import UsageError
 from .layer import Layer, as_array, as_texts
-from .ragged import Ragged, Sparse
+from ...common.ragged import Ragged, Sparse
 
 
 @dataclass(frozen=True)
