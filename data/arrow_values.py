@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .missing import Fill, first_inexact, ways_out
+from ..common.ragged import Ragged
+from .exact import Values, bring_all
+from .missing import Fill, ways_out
+from .schema import Field
 
-_FLOAT64 = np.dtype(np.float64)
 _WIDE_NBYTES = 64 << 20  # of a row group's texts as np.str_; longer ones stay objects until used
 _EXACT_DIGITS = 15  # significant decimal digits that each float64 keeps
 
@@ -26,7 +28,7 @@ View = Callable[[int, int], NDArray[Any] | None]  # rows [low, high); None: thes
 class Column(NamedTuple):
     """The values of a column, and of the rows that cannot be had: {row: why}."""
 
-    values: NDArray[Any]
+    values: Values
     faults: Mapping[int, str]
 
 
@@ -56,51 +58,105 @@ def of_rows(faults: Mapping[int, str], owners: NDArray[np.int64]) -> dict[int, s
     return {int(owners[element]): why for element, why in reversed(list(faults.items()))}
 
 
-def numbers(name: str, array: Any, dtype: np.dtype[Any], fill: Fill | None) -> Column:
+def numbers(column: Field, array: Any, fill: Fill | None) -> Column:
     nulls = nulls_of(array) if array.null_count else None
     if nulls is not None:
         array = array.fill_null(False if array.type.bit_width == 1 else 0)
-    values = array.to_numpy(zero_copy_only=False)
-    target = dtype if fill is None else fill.dtype
-    faults: dict[int, str] = {}
-    if target.kind == "f" and values.dtype.kind in "iu" and first_inexact(values) is not None:
-        faults = {
-            row: f"column {name!r}: {values[row]} would change in float64: keep it a whole number"
-            for row in range(len(values))
-            if first_inexact(values[row : row + 1]) is not None
-        }
-    values = values.astype(target, copy=False)
+    values, faults = _brought(column, array.to_numpy(zero_copy_only=False))
     if nulls is not None and fill is not None:
-        values = np.where(nulls, fill.value, values).astype(target)
+        values = np.where(nulls, fill.value, values).astype(values.dtype)
     elif nulls is not None:
-        faults |= dict.fromkeys(np.flatnonzero(nulls).tolist(), why_missing(name, dtype))
+        why = why_missing(column.name, values.dtype)
+        faults |= dict.fromkeys(np.flatnonzero(nulls).tolist(), why)
     return Column(values, faults)
 
 
-def decimals(arrow: Any, name: str, array: Any, fill: Fill) -> Column:
+def times(column: Field, array: Any, unit: str, fill: Fill) -> Column:
+    """Return times, stored as whole numbers of a unit of numpy's, in the column's own unit."""
+    whole = array.fill_null(0).to_numpy(zero_copy_only=False)
+    values = whole.view(unit)
+    if not array.null_count:
+        return Column(*_brought(column, values))
+    nulls = nulls_of(array)
+    found, faults = _brought(column, np.where(nulls, np.array("NaT", unit), values))
+    return Column(np.where(nulls, fill.value, found).astype(found.dtype), faults)
+
+
+def other_texts(column: Field, array: Any, fill: Fill) -> Column:
+    """Return bytes as texts."""
+    return Column(*_brought(column, objects(array, fill)))
+
+
+def nothing(column: Field, rows: int, fill: Fill | None) -> Column:
+    """Return a column all of whose values are missing."""
+    type_ = column.type
+    if type_.lists:
+        empty = np.empty(0, type_.dtype)
+        return Column(Ragged(empty, np.zeros(rows + 1, np.int64)), {})
+    if fill is None:
+        why = why_missing(column.name, type_.dtype)
+        return Column(np.zeros((rows, *type_.shape), type_.dtype), dict.fromkeys(range(rows), why))
+    return Column(full((rows, *type_.shape), fill.value, type_.dtype), {})
+
+
+def full(shape: tuple[int, ...], value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array of one value; numpy's own `full` cuts a text off."""
+    return np.broadcast_to(np.array(value, dtype), shape).copy()
+
+
+def _brought(column: Field, values: NDArray[Any]) -> tuple[NDArray[Any], dict[int, str]]:
+    found, faults = bring_all(column, values)
+    assert isinstance(found, np.ndarray), "single values were given"
+    return found, faults
+
+
+def joined(parts: Sequence[Values]) -> Values:
+    """Return the rows of all parts, of which there is at least one, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], Ragged):
+        return Ragged.concatenated(cast("list[Ragged]", parts))
+    return np.concatenate(cast("list[NDArray[Any]]", parts))
+
+
+def owned(values: Values) -> Values:
+    """Return values that whoever is given them may write into."""
+    if isinstance(values, Ragged):
+        return values if values.values.flags.writeable else values.replace(values.values.copy())
+    return values if values.flags.writeable else values.copy()
+
+
+def in_numpys_texts(values: Values) -> Values:
+    """Return texts in fixed width, where they are objects."""
+    if isinstance(values, Ragged):
+        return values.replace(values.values.astype(np.str_, copy=False))
+    return values.astype(np.str_, copy=False)
+
+
+def decimals(arrow: Any, of: Field, array: Any, fill: Fill | None) -> Column:
     """Return float64, each the nearest.
 
     There is a fault where the decimal's own digits would not come back.
     """
     # Arrow's own cast is not always the nearest; its parser is.
     floats = array.cast(arrow.string()).cast(arrow.float64())
-    column = numbers(name, floats, _FLOAT64, fill)
+    name, column = of.name, numbers(of, floats, fill)
     if array.type.precision <= _EXACT_DIGITS:
         return column
     try:
         array.cast(arrow.decimal128(_EXACT_DIGITS, array.type.scale))
     except arrow.ArrowInvalid:
-        pairs = zip(array.to_pylist(), column.values.tolist(), strict=True)
+        pairs = zip(array.to_pylist(), floats.to_pylist(), strict=True)
         faults = {
-            row: f"column {name!r}: {value} would change in float64: say dtypes={name}:str"
+            row: f"column {name!r}: {value} would change in float64: say dtypes={name}:text"
             for row, (value, number) in enumerate(pairs)
             if value is not None and Decimal(repr(number)) != value
         }
-        return Column(column.values, faults)
+        return Column(column.values, {**column.faults, **faults})
     return column
 
 
-def cast(arrow: Any, name: str, array: Any, kind: Any) -> tuple[Any, dict[int, str]]:
+def cast_each(arrow: Any, name: str, array: Any, kind: Any) -> tuple[Any, dict[int, str]]:
     """Return the array as another type, and a fault (and null) for each row that cannot be cast."""
     with contextlib.suppress(arrow.ArrowInvalid):
         return array.cast(kind), {}
@@ -110,7 +166,7 @@ def cast(arrow: Any, name: str, array: Any, kind: Any) -> tuple[Any, dict[int, s
             rows.append(array.slice(row, 1).cast(kind))
         except arrow.ArrowInvalid:
             rows.append(arrow.nulls(1, kind))
-            way_out = "" if kind == arrow.large_string() else f" (or say dtypes={name}:str)"
+            way_out = "" if kind == arrow.large_string() else f" (or say dtypes={name}:text)"
             faults[row] = f"column {name!r}: {_told(array[row])} is no {kind}{way_out}"
     return arrow.concat_arrays(rows), faults
 

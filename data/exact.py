@@ -17,6 +17,7 @@ Pure.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -44,9 +45,10 @@ def fits(type_: Type, other: Type) -> bool:
     """Tell whether values of another type can mean the same in this one."""
     if type_.kind == "picture" or other.kind == "picture":
         return type_ == other
-    if type_.lists != other.lists and not (type_.lists and other.shape):
-        return False
-    if not type_.lists and type_.shape != other.shape:
+    if type_.lists or other.lists:  # of any length: those of values, one by one
+        if len(type_.shape) > 1 or len(other.shape) > 1 or type_.is_list != other.is_list:
+            return False
+    elif type_.shape != other.shape:
         return False
     if type_.is_whole:
         return other.is_whole or other.kind == "bool"
@@ -62,6 +64,8 @@ def common(one: Type, other: Type) -> Type | None:
 
     Whole numbers of two widths become the wider one, whole numbers and floats become floats.
     """
+    if one.lists != other.lists and one.is_list and other.is_list:
+        one, other = (replace(each, lists=True, shape=()) for each in (one, other))
     if one == other:
         return one
     wide = [each for each, rest in ((one, other), (other, one)) if fits(each, rest)]
@@ -118,6 +122,8 @@ def bring(column: Field, values: Values | Sequence[Any]) -> Values:
     type_ = column.type
     if type_.lists:
         return _lists(column, values)
+    if isinstance(values, Ragged) and len(type_.shape) == 1:
+        return _of_one_length(column, values.own())
     array = values if isinstance(values, np.ndarray) else _array(values)
     if type_.kind != "picture" and type_.shape != array.shape[1:]:
         if array.dtype.kind == "O" and array.ndim == 1 and type_.shape:
@@ -126,6 +132,42 @@ def bring(column: Field, values: Values | Sequence[Any]) -> Values:
         what = str(given).removesuffix(" int64") if given.shape else "single values"
         raise Unfit(0, f"column {column.name!r} is {type_}, and here it is {what}")
     return _brought(column.name, type_, array)
+
+
+def bring_all(column: Field, values: Values) -> tuple[Values, dict[int, str]]:
+    """Return values as `bring` does, and {row: why} of those that cannot be: something empty."""
+    with contextlib.suppress(Unfit):
+        return bring(column, values), {}
+    parts: list[Any] = []
+    faults = {}
+    for row in range(len(values)):
+        try:
+            parts.append(bring(column, values[row : row + 1]))
+        except Unfit as error:
+            faults[row] = error.why
+            parts.append(_blank(column.type, values))
+    if column.type.lists:
+        return Ragged.concatenated(parts), faults
+    return np.concatenate(parts), faults
+
+
+def _blank(type_: Type, values: Values) -> Values:
+    """Return one value of the type, which is not to be looked at."""
+    if type_.lists:
+        return Ragged(np.empty(0, type_.dtype), np.zeros(2, np.int64))
+    shape = values.shape if type_.kind == "picture" else (1, *type_.shape)
+    return np.zeros((1, *shape[1:]), type_.dtype)
+
+
+def _of_one_length(column: Field, ragged: Ragged) -> NDArray[Any]:
+    """Return lists that have all the length of the type as an array [N, n]."""
+    (size,) = column.type.shape
+    if (others := np.flatnonzero(ragged.lengths != size)).size:
+        row = int(others[0])
+        told = f"here is a list of {ragged.lengths[row]}"
+        raise Unfit(row, f"column {column.name!r} is {column.type}, and {told}")
+    flat = ragged.values.reshape(len(ragged), size)
+    return _brought(column.name, column.type, flat)
 
 
 def _array(values: Values | Sequence[Any]) -> NDArray[Any]:
@@ -229,9 +271,11 @@ def _typed(name: str, type_: Type, array: NDArray[Any]) -> NDArray[Any]:
         raise _unfit(name, type_, array, 0)
     if not objects:
         return np.empty(array.shape, type_.dtype)
-    if type_.is_float and not any(isinstance(v, float | np.floating) for v in objects):
-        wide = max(objects) >= 2**63
-        return np.array(objects, np.uint64 if wide and min(objects) >= 0 else np.int64)
+    if type_.is_float:
+        for place, value in enumerate(objects):
+            if isinstance(value, int | np.integer) and not _is_exact(int(value)):
+                raise _unfit(name, type_, array, place, "would change in it")
+        return np.array([float(v) for v in objects]).reshape(array.shape)
     if type_.is_whole:
         limits = np.iinfo(type_.dtype)
         for place, value in enumerate(objects):
@@ -239,6 +283,14 @@ def _typed(name: str, type_: Type, array: NDArray[Any]) -> NDArray[Any]:
                 raise _unfit(name, type_, array, place)
         return np.array([int(v) for v in objects], type_.dtype).reshape(array.shape)
     return np.array(objects).reshape(array.shape)
+
+
+def _is_exact(whole: int) -> bool:
+    """Tell whether float64 has this whole number."""
+    try:
+        return int(float(whole)) == whole
+    except OverflowError:
+        return False
 
 
 def _untimed(array: NDArray[Any], type_: Type) -> Type:

@@ -4,6 +4,9 @@ Example  { Features features = 1; }      Features { map<string, Feature> feature
 Feature  { oneof { BytesList = 1; FloatList = 2; Int64List = 3; } }
 each list { repeated value = 1; }        floats and integers packed or not
 
+SequenceExample  { Features context = 1; FeatureLists feature_lists = 2; }
+FeatureLists { map<string, FeatureList> feature_list = 1; }  FeatureList { repeated Feature = 1; }
+
 `parse_example` reads one, whatever its shape. `Examples` reads many by a kernel, where they are as
 protobuf writes them and of names that were met before, in any order; the others one by one.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numba
@@ -33,7 +36,8 @@ from ..kernels.compile import (
 )
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_NO_KIND, _BYTES, _FLOATS, _INTEGERS = range(4)  # the field that a Feature has
+NO_KIND, BYTES, FLOATS, INTEGERS = range(4)  # the field that a Feature has
+_CONTEXT, _LISTS = 1, 2  # an Example has the former alone
 # The bytes that begin a field: its number and its wire type.
 _FEATURES = _MAP_ENTRY = _KEY = _PACKED = 1 << 3 | _LENGTH
 _VALUE = 2 << 3 | _LENGTH
@@ -41,32 +45,64 @@ _INTEGER, _FLOAT = 1 << 3 | _VARINT, 1 << 3 | _FIXED32  # one that is not packed
 _NAMES = 4096  # that are known; more are none that come again
 
 
+class Parsed(NamedTuple):
+    """A feature: its kind, and a list of bytes, an array, or of a feature list one of each step."""
+
+    kind: int
+    values: Any
+    steps: bool = False
+
+
 def parse_example(data: bytes) -> dict[str, Any]:
-    """Return {name: list of bytes | float32 array | int64 array}. Raises ValueError."""
-    features: dict[str, Any] = {}
+    """Return {name: list of bytes | float32 array | int64 array}. Raises ValueError.
+
+    The feature lists of a SequenceExample stand there too, each a list with one such of each step.
+    """
+    return {name: parsed.values for name, parsed in parse_kinds(data).items()}
+
+
+def parse_kinds(data: bytes) -> dict[str, Parsed]:
+    """Return the features by name, with their kinds. Raises ValueError."""
+    features: dict[str, Parsed] = {}
+    sequences: dict[str, Parsed] = {}
     for number, value in _fields(data):
-        if number == 1:
+        if number in (_CONTEXT, _LISTS):
             for inner, entry in _fields(_message(value)):
                 if inner == 1:
                     parts = dict(_fields(_message(entry)))
                     name = _message(parts.get(1, b"")).decode("utf-8")
-                    features[name] = _feature(_message(parts.get(2, b"")))
-    if data and not features:
+                    body = _message(parts.get(2, b""))
+                    if number == _CONTEXT:
+                        features[name] = _feature(body)
+                    else:
+                        sequences[name] = _steps(body)
+    if both := sorted(set(features) & set(sequences)):
+        raise ValueError(f"{both[0]!r} names a feature and a feature list")
+    if data and not features and not sequences:
         raise ValueError("it has no features")
-    return features
+    return features | sequences
 
 
-def _feature(data: bytes) -> Any:
+def _steps(data: bytes) -> Parsed:
+    steps = [_feature(_message(value)) for number, value in _fields(data) if number == 1]
+    kinds = {step.kind for step in steps} - {NO_KIND}
+    if len(kinds) > 1:
+        raise ValueError("the steps of a feature list are of several kinds")
+    return Parsed(kinds.pop() if kinds else NO_KIND, [step.values for step in steps], True)
+
+
+def _feature(data: bytes) -> Parsed:
     for kind, value in _fields(data):
         values = [each for number, each in _fields(_message(value)) if number == 1]
-        if kind == _BYTES:
-            return [_message(each) for each in values]
-        if kind == _FLOATS:
+        if kind == BYTES:
+            return Parsed(kind, [_message(each) for each in values])
+        if kind == FLOATS:
             packed = b"".join(_message(each) for each in values)
-            return np.frombuffer(packed, "<f4").astype(np.float32)
-        if kind == _INTEGERS:
-            return np.array([i for each in values for i in _integers(each)], dtype=np.int64)
-    return []
+            return Parsed(kind, np.frombuffer(packed, "<f4").astype(np.float32))
+        if kind == INTEGERS:
+            whole = [i for each in values for i in _integers(each)]
+            return Parsed(kind, np.array(whole, dtype=np.int64))
+    return Parsed(NO_KIND, [])
 
 
 def _integers(value: bytes | int) -> Iterator[int]:
@@ -136,12 +172,11 @@ class Examples:
         self, data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> Iterator[dict[str, Any]]:
         """Yield each data[begin:end] as `parse_example` does. Raises ValueError at a broken one."""
-        start = 0
-        while start < len(begins):
-            names, known, _letters = self._known  # held while their addresses are used
-            entries, ends_of, ints, floats, places = _plain(
-                np.frombuffer(data, np.uint8), begins[start:], ends[start:], known
-            )
+        for run in self.runs(data, begins, ends):
+            if isinstance(run, dict):
+                yield {name: parsed.values for name, parsed in run.items()}
+                continue
+            names, (entries, ends_of, ints, floats, places) = run
             pairs = zip(places["start"].tolist(), places["stop"].tolist(), strict=True)
             texts = [data[low:high] for low, high in pairs]
             # Four lists, and none for each entry, which would have Python collect garbage.
@@ -150,22 +185,36 @@ class Examples:
             for last in ends_of.tolist():
                 example: dict[str, Any] = {}
                 for name, kind, low, high in itertools.islice(each, last - first):
-                    if kind == _INTEGERS:
+                    if kind == INTEGERS:
                         example[names[name]] = ints[low:high]
-                    elif kind == _FLOATS:
+                    elif kind == FLOATS:
                         example[names[name]] = floats[low:high]
                     else:
                         example[names[name]] = texts[low:high]
                 yield example
                 first = last
-            start += len(ends_of)
+
+    def runs(
+        self, data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> Iterator[tuple[list[str], Run] | dict[str, Parsed]]:
+        """Yield runs of plain examples, with the names of their features, and others one by one.
+
+        Raises ValueError at a broken one.
+        """
+        start = 0
+        while start < len(begins):
+            names, known, _letters = self._known  # held while their addresses are used
+            run = _plain(np.frombuffer(data, np.uint8), begins[start:], ends[start:], known)
+            if len(run.last):
+                yield names, run
+            start += len(run.last)
             if start < len(begins):
-                example = parse_example(data[begins[start] : ends[start]])
+                example = parse_kinds(data[begins[start] : ends[start]])
                 self._learn(example)
                 yield example
                 start += 1
 
-    def _learn(self, example: dict[str, Any]) -> None:
+    def _learn(self, example: Iterable[str]) -> None:
         names = self._known[0]
         if new := [name for name in example if name not in names]:
             names = [*names, *new][:_NAMES]
@@ -186,8 +235,8 @@ _name_at, _byte_at, _float_at = (
 )
 
 
-class _Parsed(NamedTuple):
-    """The arrays that a kernel makes of examples."""
+class Run(NamedTuple):
+    """The arrays that a kernel makes of plain examples."""
 
     entries: NDArray[Any]  # of _ENTRY: a feature's values are kind[start:stop]
     last: NDArray[np.int64]  # where the entries of example i end
@@ -198,16 +247,16 @@ class _Parsed(NamedTuple):
 
 def _plain(
     data: NDArray[np.uint8], begins: NDArray[np.int64], ends: NDArray[np.int64], known: NDArray[Any]
-) -> _Parsed:
+) -> Run:
     """Parse the first examples, as far as they are plain."""
     nbytes = int(ends[-1] - begins[0])
-    room = _Parsed(
+    room = Run(
         np.empty(nbytes // 4 + 1, _ENTRY), np.empty(len(begins), np.int64),
         np.empty(nbytes, np.int64), np.empty(nbytes // 4 + 1, np.float32), np.empty(nbytes, _PLACE),
     )  # fmt: skip
     n, n_ints, n_floats, n_places = _parser()(data, begins, ends, known, room)
     # Copies, as large as they must be: what is made of them lives on.
-    return _Parsed(
+    return Run(
         room.entries[: room.last[n - 1] if n else 0], room.last[:n],
         room.ints[:n_ints].copy(), room.floats[:n_floats].copy(), room.places[:n_places],
     )  # fmt: skip
@@ -219,7 +268,7 @@ def _parser() -> Callable[..., tuple[int, int, int, int]]:
         types.Array(numba.from_dtype(kind), 1, "C") for kind in (_NAME, _ENTRY, _PLACE)
     )
     lists = [entries, INTS_1D, INTS_1D, FLOATS_1D, places]
-    parsed = types.NamedTuple(lists, _Parsed)  # type: ignore[no-untyped-call]
+    parsed = types.NamedTuple(lists, Run)  # type: ignore[no-untyped-call]
     return compiled(_parse_examples, BYTES_1D_IN, INTS_1D_IN, INTS_1D_IN, names, parsed)
 
 
@@ -241,13 +290,13 @@ def _parse_examples(data, begins, ends, known, parsed):  # type: ignore[no-untyp
             features = at + size
             while at < features:
                 name, kind, at, entry = _entry(at, features, names, n_names, guess)
-                if kind == _BYTES:
+                if kind == BYTES:
                     start, n_places = n_places, _texts(at, entry, address, places, n_places)
                     stop = n_places
-                elif kind == _FLOATS:
+                elif kind == FLOATS:
                     start, n_floats = n_floats, _numbers(at, entry, floats, n_floats)
                     stop = n_floats
-                elif kind == _INTEGERS:
+                elif kind == INTEGERS:
                     start, n_ints = n_ints, _whole_numbers(at, entry, ints, n_ints)
                     stop = n_ints
                 else:
@@ -268,23 +317,23 @@ def _parse_examples(data, begins, ends, known, parsed):  # type: ignore[no-untyp
 def _entry(at, end, names, n_names, guess):  # type: ignore[no-untyped-def]
     """Read the head of a feature: (name, kind, where its values begin, where they end).
 
-    Of one that is not plain, the kind is _NO_KIND.
+    Of one that is not plain, the kind is NO_KIND.
     """
     size, at = _tagged(at, end, _MAP_ENTRY)
     entry = at + size
     size, at = _tagged(at, entry, _KEY)
     if size < 0:
-        return -1, _NO_KIND, at, at
+        return -1, NO_KIND, at, at
     name = _name(at, size, names, n_names, guess)
     size, at = _tagged(at + size, entry, _VALUE)
     if name < 0 or size < 2 or at + size != entry:
-        return -1, _NO_KIND, at, at
+        return -1, NO_KIND, at, at
     kind = int(_byte_at(at).value) >> 3
     if _byte_at(at).value & 7 != _LENGTH:
-        return -1, _NO_KIND, at, at
+        return -1, NO_KIND, at, at
     size, at = _length(at + 1, entry)
     if at + size != entry:
-        return -1, _NO_KIND, at, at
+        return -1, NO_KIND, at, at
     return name, kind, at, entry
 
 

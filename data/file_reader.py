@@ -6,10 +6,11 @@ ascending choice of them. Readers can be pickled and used from several threads.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,7 @@ class Opened(Protocol):
         ...
 
 
-@runtime_checkable
-class Typed(Protocol):
+class Typed(Opened, Protocol):
     """An opened source whose columns have types: it is read once it holds a schema.
 
     `names`: the columns that are wanted of it. `stored`: the types that it has of itself, which
@@ -58,6 +58,10 @@ class Typed(Protocol):
         Raises DataError where a column has a type that never could be.
         """
         ...
+
+
+def is_typed(opened: Opened) -> TypeGuard[Typed]:
+    return hasattr(opened, "hold")  # isinstance would have it find its types
 
 
 class FileReader:
@@ -96,18 +100,24 @@ class FileReader:
             return self._schema
 
     def _find(self) -> Schema:
-        opened = {name: self._open(name) for name in self._openers}
-        return merged(
-            [
-                (name, each.stored)
-                for name, each in opened.items()
-                if isinstance(each, Typed) and each.records
-            ],
-            self._declared,
-        )
+        typed = {}
+        for name in self._openers:
+            with contextlib.suppress(EmptyFile):
+                opened = self._open(name)
+                if is_typed(opened) and opened.records:
+                    typed[name] = opened
+        stored = [(name, each.stored) for name, each in typed.items()]
+        return merged(self._agreed(stored), self._declared)
+
+    def _agreed(self, stored: list[tuple[str, Schema]]) -> list[tuple[str, Schema]]:
+        """Return the types of the sources, after what they only know together."""
+        return stored
 
     def sources(self) -> Sequence[Source]:
-        """Return all sources with records; those without are named in a warning and left out."""
+        """Return all sources with records; those without are named in a warning and left out.
+
+        All others hold the types of their columns then, or are refused.
+        """
         counted, empty = [], []
         for name in self._openers:
             try:
@@ -126,6 +136,8 @@ class FileReader:
                 "%d of %d files have no records and are left out, the first of them %s.",
                 len(empty), len(self._openers), empty[0],
             )  # fmt: skip
+        for source in counted:
+            self._held(source.name)
         return counted
 
     def read(self, source: str, start: int, end: int, skip: Collection[int] = ()) -> Records:
@@ -146,7 +158,7 @@ class FileReader:
         """Return the opened source, which holds the types of its columns."""
         with self._lock:
             opened = self._open(name)
-            if isinstance(opened, Typed) and name not in self._holding:
+            if name not in self._holding and is_typed(opened):
                 known = all(each in self._declared for each in opened.names)
                 opened.hold(self._declared if known else self.schema)
                 self._holding.add(name)

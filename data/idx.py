@@ -15,17 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError
+from .exact import Unfit, bring
 from .file_reader import FileReader
 from .files import DataFile, Seekable
+from .merge import merged
 from .reader import Columns
+from .schema import NO_SCHEMA, STORED, Field, Schema, Type
 
 _UNSIGNED_BYTE = 8
 
 
-def idx_reader(files: Sequence[DataFile]) -> FileReader:
+def idx_reader(files: Sequence[DataFile], schema: Schema = NO_SCHEMA) -> FileReader:
     """Read columns image [N, H, W] uint8 and label int64."""
     images = [file for file in files if "-labels-idx1-" not in file.path]
-    return FileReader({file.name: partial(_Images, file) for file in images})
+    return FileReader({file.name: partial(_Images, file) for file in images}, schema)
 
 
 def labels_of(file: DataFile) -> DataFile | None:
@@ -51,11 +54,11 @@ class _Bytes:
             if len(sizes) < 4 * head[3]:
                 raise DataError(f"{file.name} is cut off within its header.")
         self.records, *shape = struct.unpack(f">{head[3]}I", sizes)
-        self._shape = tuple(shape)
+        self.shape = tuple(shape)
         self._offset = 4 + len(sizes)
 
     def read(self, numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
-        nbytes = int(np.prod(self._shape, dtype=np.int64))
+        nbytes = int(np.prod(self.shape, dtype=np.int64))
         first, last = (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
         with self.file.open() as stream:
             stream.seek(self._offset + first * nbytes)
@@ -64,7 +67,7 @@ class _Bytes:
         if missing := numbers[numbers >= there].tolist():
             raise RecordError(self.file.name, missing[0], "the file is cut off before its end")
         rows = np.frombuffer(data[: (there - first) * nbytes], np.uint8)
-        return rows.reshape(there - first, *self._shape)[numbers - first]
+        return rows.reshape(there - first, *self.shape)[numbers - first]
 
 
 class _Images:
@@ -74,16 +77,29 @@ class _Images:
         self._images = _Bytes(file)
         self.records: int = self._images.records
         self._labels = None
+        self._name = file.name
+        image = Field("image", Type("uint8", shape=self._images.shape), found=STORED)
+        self.stored = self._schema = Schema((image,))
         if beside := labels_of(file):
             self._labels = _Bytes(beside)
+            self.stored = Schema((image, Field("label", Type("int64"), found=STORED)))
             if self._labels.records != self.records:
                 raise DataError(
                     f"{file.name} has {self.records} images, {beside.name} {self._labels.records} "
                     "labels."
                 )
+        self.names = self.stored.names
+
+    def hold(self, schema: Schema) -> None:
+        """Take the types of the columns. Raises DataError."""
+        merged([(self._name, self.stored)], schema)
+        self._schema = schema
 
     def read(self, numbers: NDArray[np.int64]) -> Columns:
-        columns = Columns({"image": self._images.read(numbers)})
-        if self._labels is None:
-            return columns
-        return Columns({**columns, "label": self._labels.read(numbers).astype(np.int64)})
+        columns = {"image": self._images.read(numbers)}
+        if self._labels is not None:
+            columns["label"] = self._labels.read(numbers).astype(np.int64)
+        try:
+            return Columns({name: bring(self._schema[name], columns[name]) for name in columns})
+        except Unfit as error:
+            raise RecordError(self._name, int(numbers[error.row]), error.why) from error

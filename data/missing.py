@@ -16,6 +16,7 @@ rounded.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -71,6 +72,15 @@ class Missing:
     def chosen(self, column: str) -> str | None:
         """Return the value chosen for just this column."""
         return self._chosen.get(column)
+
+    def said(self, column: str, dtype: np.dtype[Any]) -> str | None:
+        """Return the value chosen for a column of this dtype, by its name or by `*`; else None."""
+        if column in self._chosen or _ALL not in self._chosen:
+            return self._chosen.get(column)
+        with contextlib.suppress(ValueError):
+            _filled(dtype, self._chosen[_ALL], named=False)
+            return self._chosen[_ALL]
+        return None
 
     def fill(self, column: str, dtype: np.dtype[Any]) -> Fill | None:
         """Return the column's dtype and what stands for a missing value.

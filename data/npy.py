@@ -1,10 +1,13 @@
-""".npy and .npz: arrays read by offset, in one read of the range, in their own types.
+""".npy and .npz: arrays read by offset, in one read of the range.
 
 A .npy is one column named "data" (a structured array: its fields); a .npz has its members as
 columns, of equal first dimension. A member that is stored (np.savez) is read by offset like a .npy,
 after its checksum was compared once; a compressed one (np.savez_compressed) is unpacked first, onto
 the disk and not into memory. Nothing is unpickled, nothing mapped, no descriptor kept. An array has
 no missing values; `missing=COLUMN:nan` makes a column of whole numbers float64, as in every table.
+
+Two members NAME and NAME.lengths are one column, a list of any length for each record: all values
+one after the other, and how many each record has.
 """
 
 from __future__ import annotations
@@ -28,13 +31,19 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError
-from .file_reader import FileReader, check_columns, names_of
+from ..common.ragged import Ragged
+from .declared import declared, with_missing
+from .exact import Unfit, Values, bring, type_of
+from .file_reader import FileReader, check_columns, names_of, pairs_of
 from .files import DataFile, Derived, EmptyFile, cached
-from .missing import Missing, first_inexact
+from .merge import merged
+from .missing import Missing
 from .reader import Columns
+from .schema import NO_SCHEMA, STORED, Field, Schema, Type
 
 _LOCAL_HEADER_NBYTES = 30  # of a zip member; the lengths of name and extra field stand at 26
 _COPY_NBYTES = 1 << 20
+_LENGTHS = ".lengths"
 _HEADER_NBYTES = 1 << 24  # a structured array names all of its fields there
 # What zipfile raises for an archive that is none, torn, encrypted or packed in an unknown way.
 _CORRUPT = (
@@ -47,18 +56,22 @@ def npy_reader(
     files: Sequence[DataFile],
     columns: str | Sequence[str] | None = None,
     missing: str | Mapping[str, Any] | None = None,
+    dtypes: str | Mapping[str, str] | None = None,
+    schema: Schema = NO_SCHEMA,
 ) -> FileReader:
     """Read the column "data", or the fields of a structured array."""
-    return _reader(NpyFile, files, columns, missing)
+    return _reader(NpyFile, files, columns, missing, dtypes, schema)
 
 
 def npz_reader(
     files: Sequence[DataFile],
     columns: str | Sequence[str] | None = None,
     missing: str | Mapping[str, Any] | None = None,
+    dtypes: str | Mapping[str, str] | None = None,
+    schema: Schema = NO_SCHEMA,
 ) -> FileReader:
     """Read the members as columns."""
-    return _reader(NpzFile, files, columns, missing)
+    return _reader(NpzFile, files, columns, missing, dtypes, schema)
 
 
 def _reader(
@@ -66,9 +79,13 @@ def _reader(
     files: Sequence[DataFile],
     columns: str | Sequence[str] | None,
     missing: str | Mapping[str, Any] | None,
+    dtypes: str | Mapping[str, str] | None,
+    schema: Schema,
 ) -> FileReader:
-    wanted, chosen = tuple(names_of(columns)), Missing.parse(missing)
-    return FileReader({file.name: partial(kind, file, wanted, chosen) for file in files})
+    wanted, chosen, types = tuple(names_of(columns)), Missing.parse(missing), pairs_of(dtypes)
+    known = declared(schema, types, chosen)
+    openers = {f.name: partial(kind, f, wanted, tuple(types), chosen) for f in files}
+    return FileReader(openers, known)
 
 
 _ReadAt = Callable[[int, int], NDArray[np.uint8]]
@@ -116,36 +133,76 @@ class _Array:
         return rows if len(numbers) == last - first else rows[numbers - first]
 
 
+def _bounds(counts: NDArray[Any], values: int, name: str, source: str) -> NDArray[np.int64]:
+    """Return where the values of each record begin, by how many each has.
+
+    Raises DataError where these are not the `values` that there are.
+    """
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 0).any():
+        raise DataError(
+            f"{source}: {name}.lengths must be whole numbers, one for each record: how many of the "
+            f"values of {name} are its own."
+        )
+    bounds = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=bounds[1:])
+    if bounds[-1] != values:
+        raise DataError(
+            f"{source}: {name} has {values} values, and {name}.lengths tells of {bounds[-1]}: "
+            "write both of the same records."
+        )
+    return bounds
+
+
 class _Columns:
-    """Columns out of arrays: own byte order, and float64 where the user has chosen NaN."""
+    """Columns out of arrays: in this machine's byte order, and brought to their types."""
 
-    def __init__(
-        self, file: DataFile, missing: Missing, dtypes: Mapping[str, np.dtype[Any]]
-    ) -> None:
+    def __init__(self, file: DataFile, missing: Missing, types: Mapping[str, Type]) -> None:
         self._name = file.name
-        self._targets = {}
-        for name, dtype in dtypes.items():
-            native = dtype.newbyteorder("=")
-            fill = missing.fill(name, native) if dtype.kind in "iub" else None
-            self._targets[name] = native if fill is None else fill.dtype
+        fields = (Field(name, type_, found=STORED) for name, type_ in types.items())
+        self.stored = Schema(tuple(with_missing(each, missing) for each in fields))
+        self._held = NO_SCHEMA
 
-    def column(self, name: str, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
-        target = self._targets[name]
-        if rows.dtype == target and rows.flags.c_contiguous:
-            return rows
-        whole = target.kind == "f" and rows.dtype.kind in "iu"
-        if whole and (place := first_inexact(rows.ravel())) is not None:
-            number = int(numbers[place * len(rows) // rows.size])
-            value = rows.ravel()[place]
-            reason = f"column {name!r}: {value} would change in float64: {name}:nan cannot stand"
-            raise RecordError(self._name, number, reason)
-        return np.ascontiguousarray(rows, target)
+    def hold(self, schema: Schema) -> None:
+        merged([(self._name, self.stored)], schema)
+        self._held = schema
+
+    def column(self, name: str, rows: Values, numbers: NDArray[np.int64]) -> Values:
+        try:
+            return bring(self._held[name], _native(rows))
+        except Unfit as error:
+            raise RecordError(self._name, int(numbers[error.row]), error.why) from error
+
+
+def _native(rows: Values) -> Values:
+    if isinstance(rows, Ragged):
+        return rows.replace(np.ascontiguousarray(rows.values, rows.values.dtype.newbyteorder("=")))
+    return np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))
+
+
+def _type(source: str, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Type:
+    """Return the type of an array of this dtype and shape, less its first dimension.
+
+    A whole number alone has 64 bits, of many (pixels, say) each keeps its own width. Raises
+    DataError.
+    """
+    base, shape = dtype.base, (*shape, *dtype.shape)
+    if base.kind in "iu" and not shape:
+        return Type("uint64" if base == np.uint64 else "int64")
+    try:
+        return replace(type_of(np.empty(0, base), name), shape=shape)
+    except ValueError as error:
+        raise DataError(
+            f"{source}: {name!r} holds {base}, which is no type of a column: save numbers, texts "
+            "or times, or name the columns that you want with --data_reader_params columns=a|b."
+        ) from error
 
 
 class NpyFile:
     """A .npy file."""
 
-    def __init__(self, file: DataFile, columns: tuple[str, ...], missing: Missing) -> None:
+    def __init__(
+        self, file: DataFile, columns: tuple[str, ...], dtypes: tuple[str, ...], missing: Missing
+    ) -> None:
         file.nbytes()
         with file.open() as stream:
             layout = _layout(stream, file.name)
@@ -153,24 +210,30 @@ class NpyFile:
         self._fields = layout.dtype.names
         there = self._fields or ("data",)
         missing.check(file.name, there)
-        dtypes = {name: layout.dtype[name].base if self._fields else layout.dtype for name in there}
-        self._columns = _Columns(file, missing, dtypes)
-        self._wanted = check_columns(file.name, columns, there)
+        check_columns(file.name, dtypes, there)
+        self.names = check_columns(file.name, columns, there)
+        inner = {n: layout.dtype[n] if self._fields else layout.dtype for n in self.names}
+        types = {n: _type(file.name, n, each, layout.shape[1:]) for n, each in inner.items()}
+        self._columns = _Columns(file, missing, types)
         self.records = self._array.records
+        self.stored, self.hold = self._columns.stored, self._columns.hold
 
     def read(self, numbers: NDArray[np.int64]) -> Columns:
         rows = self._array.read(numbers)
-        arrays = {n: rows if self._fields is None else rows[n] for n in self._wanted}
+        arrays = {n: rows if self._fields is None else rows[n] for n in self.names}
         return Columns({n: self._columns.column(n, a, numbers) for n, a in arrays.items()})
 
 
 class NpzFile:
     """A .npz file; its members are checked, or unpacked, at first use."""
 
-    def __init__(self, file: DataFile, columns: tuple[str, ...], missing: Missing) -> None:
+    def __init__(
+        self, file: DataFile, columns: tuple[str, ...], dtypes: tuple[str, ...], missing: Missing
+    ) -> None:
         file.nbytes()
         self._file = file
         self._members: dict[str, tuple[_Array, Derived | None]] = {}
+        self._starts: dict[str, NDArray[np.int64]] = {}  # of lists
         self._lock = threading.Lock()
         try:
             with file.open() as stream, zipfile.ZipFile(stream) as archive:
@@ -179,8 +242,11 @@ class NpzFile:
                     for info in archive.infolist()
                     if info.filename.endswith(".npy")
                 }
-                self._wanted = check_columns(file.name, columns, tuple(infos))
-                self._infos = {name: infos[name] for name in self._wanted}
+                lists = {each for each in infos if each + _LENGTHS in infos}
+                there = tuple(n for n in infos if n.removesuffix(_LENGTHS) not in lists - {n})
+                self.names = check_columns(file.name, columns, there)
+                self._lists = {name: name + _LENGTHS for name in self.names if name in lists}
+                self._infos = {name: infos[name] for name in (*self.names, *self._lists.values())}
                 self._layouts = {
                     name: self._member_layout(stream, archive, info)
                     for name, info in self._infos.items()
@@ -189,10 +255,11 @@ class NpzFile:
             raise DataError(f"{file.name} is no .npz archive, or a torn one: {error}.") from error
         if not infos:
             raise EmptyFile(f"{file.name} holds no array: remove it or put records into it.")
-        missing.check(file.name, tuple(infos))
-        dtypes = {name: layout.dtype for name, layout in self._layouts.items()}
-        self._columns = _Columns(file, missing, dtypes)
-        lengths = {name: layout.shape[0] for name, layout in self._layouts.items()}
+        missing.check(file.name, there)
+        check_columns(file.name, dtypes, there)
+        self._columns = _Columns(file, missing, {name: self._type(name) for name in self.names})
+        self.stored = self._columns.stored
+        lengths = {name: self._layouts[self._lists.get(name, name)].shape[0] for name in self.names}
         if len(set(lengths.values())) > 1:
             raise DataError(
                 f"The members of {file.name} differ in their first dimension: {lengths}. Choose "
@@ -200,14 +267,52 @@ class NpzFile:
             )
         self.records = next(iter(lengths.values()), 0)
 
+    def hold(self, schema: Schema) -> None:
+        """Take the types of the columns, and find where lists begin. Raises DataError."""
+        self._columns.hold(schema)
+        for name, lengths in self._lists.items():
+            array, _ = self._member(lengths)
+            counts = array.read(np.arange(array.records))
+            values = self._layouts[name].shape[0]
+            self._starts[name] = _bounds(counts, values, name, self._file.name)
+
+    def _type(self, name: str) -> Type:
+        layout = self._layouts[name]
+        found = _type(self._file.name, name, layout.dtype, layout.shape[1:])
+        if name not in self._lists:
+            return found
+        if found.shape:
+            raise DataError(
+                f"{self._file.name}: {name} has {name}.lengths beside it, and its values are "
+                "arrays: a list is of single values."
+            )
+        return replace(found, lists=True)
+
     def read(self, numbers: NDArray[np.int64]) -> Columns:
         arrays = {}
         with self._file.reading() as read:
-            for name in self._wanted:
-                array, unpacked = self._member(name)
-                rows = array.read(numbers, read if unpacked is None else None)
+            for name in self.names:
+                rows = self._rows(name, numbers, read)
                 arrays[name] = self._columns.column(name, rows, numbers)
         return Columns(arrays)
+
+    def _rows(self, name: str, numbers: NDArray[np.int64], read: _ReadAt) -> Values:
+        array, unpacked = self._member(name)
+        if unpacked is not None:
+            with unpacked.file.reading() as its_own:
+                return self._of(name, array, numbers, its_own)
+        return self._of(name, array, numbers, read)
+
+    def _of(self, name: str, array: _Array, numbers: NDArray[np.int64], read: _ReadAt) -> Values:
+        if name not in self._lists:
+            return array.read(numbers, read)
+        if not len(numbers):
+            return Ragged(array.read(numbers, read), np.zeros(1, np.int64))
+        first, last = int(numbers[0]), int(numbers[-1]) + 1
+        bounds = self._starts[name][first : last + 1]
+        values = array.read(np.arange(bounds[0], bounds[-1]), read)
+        rows = Ragged(values, bounds - bounds[0])
+        return rows if len(numbers) == last - first else rows[numbers - first]
 
     def _member(self, name: str) -> tuple[_Array, Derived | None]:
         """Return the member's array, and its unpacked copy if it has one.

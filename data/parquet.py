@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,15 +21,18 @@ from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError, UsageError
 from ..common.extras import install
-from .arrow import Types
-from .arrow_values import ways_out_of
+from .arrow import Converter, Types
+from .arrow_values import in_numpys_texts, joined, owned, ways_out_of
+from .declared import declared, with_missing
 from .decoded import Batches, Decoded, Group
+from .exact import Values
 from .file_reader import FileReader, check_columns, names_of, pairs_of
 from .files import DataFile
+from .merge import merged
 from .missing import Missing, named
 from .reader import Columns
+from .schema import NO_SCHEMA, STORED, Field, Schema
 
-_DTYPES = ("int64", "float64", "str")
 _BATCH_ROWS = 1 << 17  # decoded at once: of 32,768 rows 40 columns take a fifth longer
 
 
@@ -38,12 +42,12 @@ def parquet_reader(
     dtypes: str | Mapping[str, str] | None = None,
     missing: str | Mapping[str, Any] | None = None,
     cache_gib: float | str = 16.0,
+    schema: Schema = NO_SCHEMA,
 ) -> FileReader:
     """Read columns of Parquet files. `cache_gib`: so much of decoded row groups is kept on disk."""
     _pyarrow()
     types, chosen = pairs_of(dtypes), Missing.parse(missing)
-    if bad := sorted(set(types.values()) - set(_DTYPES)):
-        raise UsageError(f"dtypes knows {', '.join(_DTYPES)}, not {bad[0]!r}.")
+    known = declared(schema, types, chosen)
     try:
         limit = float(cache_gib)
         if not 0 <= limit < float("inf"):
@@ -51,9 +55,18 @@ def parquet_reader(
     except ValueError as error:
         raise UsageError(f"cache_gib must be a number of GiB, not {cache_gib!r}.") from error
     wanted, decoded = tuple(names_of(columns)), Decoded(int(limit * (1 << 30)))
-    return FileReader(
-        {f.name: partial(ParquetFile, f, wanted, types, chosen, decoded) for f in files}
-    )
+    said = _Said(wanted, tuple(types), known, chosen)
+    return FileReader({f.name: partial(ParquetFile, f, said, decoded) for f in files}, known)
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a user says of the columns: those wanted, those of `dtypes=`, their types."""
+
+    columns: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    declared: Schema
+    missing: Missing
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -71,14 +84,7 @@ def _pyarrow() -> tuple[Any, Any]:
 class ParquetFile:
     """A Parquet file; only its footer is read at first."""
 
-    def __init__(
-        self,
-        file: DataFile,
-        columns: tuple[str, ...],
-        dtypes: Mapping[str, str],
-        missing: Missing,
-        decoded: Decoded,
-    ) -> None:
+    def __init__(self, file: DataFile, said: _Said, decoded: Decoded) -> None:
         file.nbytes()
         self._file, self._decoded = file, decoded
         self._arrow, self._parquet = _pyarrow()
@@ -88,27 +94,51 @@ class ParquetFile:
                 self._schema, self._metadata = footer.schema_arrow, footer.metadata
         except (self._arrow.ArrowException, OSError) as error:
             raise DataError(f"{file.name} is no Parquet file, or a torn one: {error}.") from error
-        there = self._schema.names
-        self._wanted = check_columns(file.name, columns, there)
-        counts = Counter(there)
-        if twice := [name for name in self._wanted if counts[name] > 1]:
-            raise DataError(f"{file.name} has two columns of the name {twice[0]!r}: rename one.")
-        missing.check(file.name, there)
-        check_columns(file.name, list(dtypes), there)
-        types = Types(self._arrow, file.name, missing, dtypes)
-        fields = {name: self._schema.field(name) for name in self._wanted}
-        self._converters = {n: types.converter(n, field.type) for n, field in fields.items()}
-        # Batches would have dictionaries of their own, for which a file of Arrow has no place.
-        self._is_whole = any(_has_dictionary(self._arrow.types, f.type) for f in fields.values())
-        columns_key = hashlib.sha256(json.dumps(self._wanted).encode()).hexdigest()[:16]
-        self._kind = f"{columns_key}.arrow"
         metadata = self._metadata
-        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        self._bounds = np.cumsum([0, *(group.num_rows for group in groups)], dtype=np.int64)
+        self._groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        self._bounds = np.cumsum([0, *(group.num_rows for group in self._groups)], dtype=np.int64)
         self.records = int(self._bounds[-1])
-        self._refuse_missing(groups, fields)
+        self._converters: dict[str, Converter] = {}
+        self.names: list[str] = []
+        self.stored = NO_SCHEMA
+        if self.records:  # else its types say nothing: pandas has null of each column of objects
+            self._find(said)
 
-    def _refuse_missing(self, groups: Sequence[Any], fields: Mapping[str, Any]) -> None:
+    def _find(self, said: _Said) -> None:
+        """Find the wanted columns and their types. Raises DataError."""
+        file, there = self._file, self._schema.names
+        self.names = check_columns(file.name, said.columns, there)
+        counts = Counter(there)
+        if twice := [name for name in self.names if counts[name] > 1]:
+            raise DataError(f"{file.name} has two columns of the name {twice[0]!r}: rename one.")
+        said.missing.check(file.name, there)
+        check_columns(file.name, said.dtypes, there)
+        self._types = Types(self._arrow, file.name)
+        self._kinds = {name: self._schema.field(name).type for name in self.names}
+        stored = []
+        for name, kind in self._kinds.items():
+            own, known = self._types.stored(name, kind), said.declared.get(name)
+            if known is not None and self._types.casts(known, kind):
+                stored.append(known)
+            elif own is not None:
+                stored.append(with_missing(Field(name, own, found=STORED), said.missing))
+        self.stored = Schema(tuple(stored))
+        # Batches would have dictionaries of their own, for which a file of Arrow has no place.
+        self._is_whole = any(_has_dictionary(self._arrow.types, k) for k in self._kinds.values())
+        columns_key = hashlib.sha256(json.dumps(self.names).encode()).hexdigest()[:16]
+        self._kind = f"{columns_key}.arrow"
+
+    def hold(self, schema: Schema) -> None:
+        """Take the types that columns are brought to. Raises DataError where one never fits."""
+        merged([(self._file.name, self.stored)], schema)
+        for name in self.names:
+            column = schema.get(name)
+            if column is None:
+                raise self._types.unknown(name, self._kinds[name])
+            self._converters[name] = self._types.converter(column, self._kinds[name])
+        self._refuse_missing()
+
+    def _refuse_missing(self) -> None:
         """Refuse missing values early.
 
         Raises DataError for all columns of which the statistics know that values are missing.
@@ -116,10 +146,15 @@ class ParquetFile:
         dtypes = {
             name: converter.dtype
             for name, converter in self._converters.items()
-            if converter.fill is None and not self._arrow.types.is_nested(fields[name].type)
+            if converter.fill is None and not self._arrow.types.is_nested(self._kinds[name])
         }
-        counts = _null_counts(groups, set(dtypes))
-        lacking = {n: dtype for n, dtype in dtypes.items() if counts[n] and dtype is not None}
+        counts = _null_counts(self._groups, set(dtypes))
+        all_null = {n for n, kind in self._kinds.items() if self._arrow.types.is_null(kind)}
+        lacking = {
+            name: dtype
+            for name, dtype in dtypes.items()
+            if dtype is not None and (counts[name] or name in all_null)
+        }
         if lacking:
             raise DataError(
                 f"{self._file.name} misses values in columns of whole numbers or bools, "
@@ -137,15 +172,13 @@ class ParquetFile:
                 reason = f"row group {group} cannot be decoded: {error}"
                 raise RecordError(self._file.name, int(mine[0]), reason) from error
         if not parts:
-            table = self._schema.empty_table().select(self._wanted)
+            table = self._schema.empty_table().select(self.names)
             parts = [self._rows(Group(table), numbers, numbers)]
-        if len(parts) == 1:
-            return Columns(parts[0])
-        return Columns({n: np.concatenate([part[n] for part in parts]) for n in self._wanted})
+        return Columns({name: joined([part[name] for part in parts]) for name in self.names})
 
     def _rows(
         self, group: Group, rows: NDArray[np.int64], numbers: NDArray[np.int64]
-    ) -> dict[str, NDArray[Any]]:
+    ) -> dict[str, Values]:
         """Return these rows of a group.
 
         Raises RecordError for the first of them that cannot be had.
@@ -153,14 +186,12 @@ class ParquetFile:
         low, high = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
         whole = high - low == len(rows)
         arrays, faults = {}, dict[int, str]()
-        for name in reversed(self._wanted):
+        for name in reversed(self.names):
             converter = self._converters[name]
             values, broken = group.column(name, converter, low, high)
             if not whole:
                 values = values[rows - low]
-            if converter.text and values.dtype == object:
-                values = values.astype(np.str_)
-            arrays[name] = values
+            arrays[name] = in_numpys_texts(values) if converter.text else owned(values)
             faults.update(broken)
         if faults:
             places = np.isin(rows - low, np.fromiter(faults, np.int64, len(faults)))
@@ -168,7 +199,7 @@ class ParquetFile:
                 place = int(np.flatnonzero(places)[0])
                 fault = faults[int(rows[place]) - low]
                 raise RecordError(self._file.name, int(numbers[place]), fault)
-        return {name: arrays[name] for name in self._wanted}
+        return {name: arrays[name] for name in self.names}
 
     def _group(self, group: int) -> Group:
         def decode() -> Batches:
@@ -177,7 +208,7 @@ class ParquetFile:
                     stream, metadata=self._metadata, pre_buffer=False
                 )
                 # From afar the first columns are decoded while others come.
-                chosen = {"columns": self._wanted, "use_threads": not self._file.is_local}
+                chosen = {"columns": self.names, "use_threads": not self._file.is_local}
                 if self._is_whole:
                     table = opened.read_row_group(group, **chosen)
                     yield from table.unify_dictionaries().combine_chunks().to_batches()
@@ -189,7 +220,7 @@ class ParquetFile:
 
     def _spans(self, group: int) -> list[tuple[int, int]]:
         """Return where the chunks of the wanted columns lie in the file."""
-        wanted, found = set(self._wanted), []
+        wanted, found = set(self.names), []
         chunks = self._metadata.row_group(group)
         for chunk in map(chunks.column, range(chunks.num_columns)):
             path = chunk.path_in_schema

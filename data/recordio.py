@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
@@ -27,9 +27,11 @@ from numpy.typing import NDArray
 from ..common.errors import DataError, RecordError
 from ..common.extras import install
 from .example import parse_example
+from .features import FeatureReader, wanted
 from .file_reader import FileReader, flag_of
 from .files import DataFile, Seekable
 from .kernels import masked_crc32c
+from .schema import NO_SCHEMA, Schema
 
 _MAGIC = 0x01020304
 _HEADER = struct.Struct("<5I")
@@ -38,9 +40,19 @@ _SNAPPY_STREAM = b"\xff\x06\x00\x00sNaPpY"
 _UNPACKED_NBYTES = 1 << 30  # of a chunk; writers begin a new one at some MiB
 
 
-def recordio_reader(files: Sequence[DataFile], raw: bool | str = False) -> FileReader:
+def recordio_reader(
+    files: Sequence[DataFile],
+    raw: bool | str = False,
+    columns: str | Sequence[str] | None = None,
+    dtypes: str | Mapping[str, str] | None = None,
+    missing: str | Mapping[str, Any] | None = None,
+    schema: Schema = NO_SCHEMA,
+) -> FileReader:
     """Read records as tf.train.Example, as of a TFRecord; `raw`: as bytes, unparsed."""
     plain = flag_of(raw, "raw")
+    said = wanted(schema, columns, dtypes, missing, plain)
+    if said is not None:
+        return FeatureReader(RecordioFile, files, said)
     return FileReader({file.name: partial(RecordioFile, file, plain) for file in files})
 
 

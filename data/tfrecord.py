@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 
 from ..common.errors import RecordError
 from .example import Examples, parse_example
+from .features import FeatureReader, wanted
 from .file_reader import FileReader, flag_of
 from .files import DataFile, Seekable, cached
 from .kernels import masked_crc32c, sound_frames, walk_frames
+from .schema import NO_SCHEMA, Schema
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
@@ -31,9 +33,22 @@ _FRAME_NBYTES = _HEADER.size + _FOOTER.size
 _CHUNK_NBYTES = 1 << 18  # of long records more is read than their headers
 
 
-def tfrecord_reader(files: Sequence[DataFile], raw: bool | str = False) -> FileReader:
-    """Read records as {feature: numpy array, or list of bytes}; `raw`: as bytes, unparsed."""
+def tfrecord_reader(
+    files: Sequence[DataFile],
+    raw: bool | str = False,
+    columns: str | Sequence[str] | None = None,
+    dtypes: str | Mapping[str, str] | None = None,
+    missing: str | Mapping[str, Any] | None = None,
+    schema: Schema = NO_SCHEMA,
+) -> FileReader:
+    """Read records as {feature: numpy array, or list of bytes}; `raw`: as bytes, unparsed.
+
+    With `columns`, `dtypes` or a schema they are columns (`features.py`).
+    """
     plain = flag_of(raw, "raw")
+    said = wanted(schema, columns, dtypes, missing, plain)
+    if said is not None:
+        return FeatureReader(TfrecordFile, files, said)
     return FileReader({file.name: partial(TfrecordFile, file, plain) for file in files})
 
 

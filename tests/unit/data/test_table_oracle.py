@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from tools.turns import examples
 
 from edl.common.errors import DataError, RecordError
+from edl.common.ragged import Ragged
 from edl.data.kernels import masked_crc32c
 from edl.data.open import open_reader
 from edl.data.reader import Columns
@@ -85,7 +86,7 @@ KINDS = {
                    list, refuses=True),
     "vector": Kind(pa.list_(pa.float32(), 2), st.tuples(*[st.floats(width=32)] * 2), "float32",
                    list, [NAN, NAN]),
-    "ids": Kind(pa.list_(pa.int64()), st.lists(ints(64), max_size=3), "object", list, []),
+    "ids": Kind(pa.list_(pa.int64()), st.lists(ints(64), max_size=3), "list of int64", list, []),
 }  # fmt: skip
 
 
@@ -121,10 +122,18 @@ def tables(draw: Any) -> Table:
     )  # fmt: skip
 
 
-def same(expected: list[Any], array: np.ndarray[Any, Any]) -> bool:
+def told(values: np.ndarray[Any, Any] | Ragged) -> str:
+    if isinstance(values, Ragged):
+        return f"list of {told(values.values)}"
+    return "str" if values.dtype.kind == "U" else str(values.dtype)
+
+
+def same(expected: list[Any], values: np.ndarray[Any, Any] | Ragged) -> bool:
     """Tell whether the values are equal, NaN to NaN, and -0.0 not to 0.0."""
+    if isinstance(values, Ragged):
+        return repr(expected) == repr(values.tolist())
+    array = values
     found = (array.view(np.int64) if array.dtype.kind == "M" else array).tolist()
-    found = [each.tolist() if isinstance(each, np.ndarray) else each for each in found]
     return repr(expected) == repr(found)
 
 
@@ -163,8 +172,7 @@ def test_parquet_is_what_was_written_or_refused(table: Table, data: Any, tmp_pat
     for name in table.columns:
         kind, values = table.kinds[name], [table.values[name][i] for i in asked]
         expected = [kind.missing if v is None else kind.become(v) for v in values]
-        dtype = records[name].dtype
-        assert kind.dtype == ("str" if dtype.kind == "U" else str(dtype))
+        assert kind.dtype == told(records[name])
         assert same(expected, records[name]), (name, expected, records[name])
 
 
@@ -182,7 +190,7 @@ def test_chosen_values_stand_for_missing_ones_and_nothing_is_rounded(
 
     exact = whole.read(str(path), 0, len(values))
     if inexact:
-        with pytest.raises(RecordError, match="would change in float64") as raised:
+        with pytest.raises(RecordError, match="is float64, and .* would change in it") as raised:
             floats.read(str(path), 0, len(values))
         assert inexact[0] == raised.value.record
     left = floats.read(str(path), 0, len(values), skip=inexact)
@@ -207,7 +215,7 @@ def test_decimal_is_the_nearest_float_or_refused(value: decimal.Decimal, tmp_pat
     if decimal.Decimal(repr(float(value))) == value:
         assert [float(value)] == reader.read(str(path), 0, 1)["d"].tolist()  # type: ignore[call-overload]
     else:
-        with pytest.raises(RecordError, match="would change in float64: say dtypes=d:str"):
+        with pytest.raises(RecordError, match="would change in float64: say dtypes=d:text"):
             reader.read(str(path), 0, 1)
     text = open_reader(str(path), dtypes="d:str").read(str(path), 0, 1)
     assert decimal.Decimal(text["d"].tolist()[0]) == value  # type: ignore[call-overload]
@@ -216,7 +224,7 @@ def test_decimal_is_the_nearest_float_or_refused(value: decimal.Decimal, tmp_pat
 # -- numpy
 
 
-DTYPES = ["<i8", ">i8", "u1", "<u8", "?", "<f4", ">f8", "<U3", "S2", "<M8[us]", "<c8"]
+DTYPES = ["<i8", ">i8", "u1", "<u8", "?", "<f4", ">f8", "<U3", "S2", "<M8[us]"]
 
 
 @cases(130)
@@ -250,10 +258,14 @@ def test_arrays_are_what_was_saved(data: Any, suffix: str, tmp_path: Path) -> No
 
     assert isinstance(records, Columns)
     for name, array in arrays.items():
-        native = array.astype(array.dtype.newbyteorder("="))[left]
+        kind, alone = array.dtype.kind, array.ndim == 1  # only of many each keeps its width
+        wide = {"S": "O", "u": "u8" if array.dtype == np.uint64 else "i8"} if alone else {"S": "O"}
+        native = array.astype(wide.get(kind, array.dtype.newbyteorder("=")))[left]
         assert native.dtype == records[name].dtype
         assert native.shape == records[name].shape
-        assert native.tobytes() == records[name].tobytes()
+        assert native.tolist() == records[name].tolist() if kind in "SM" else (
+            native.tobytes() == records[name].tobytes()
+        )  # fmt: skip
 
 
 # -- TFRecord
