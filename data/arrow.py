@@ -160,11 +160,10 @@ class Types:
         own = None if self._is_list(kind) or is_.is_nested(kind) else self.stored("", kind)
         if own is None or column.found != DECLARED or type_.is_list or type_.kind not in _CASTS:
             return False
-        if (
-            fits(type_, own)
-            or own.kind == "bytes"
-            or (is_.is_temporal(kind) and type_.kind != "text")
-        ):
+        if fits(type_, own) or own.kind == "bytes":
+            return False
+        are_numbers = all(each.is_whole or each.is_float for each in (type_, own))
+        if not are_numbers and "text" not in (type_.kind, own.kind):  # of which unit, say?
             return False
         try:
             self.arrow.array([], kind).cast(self._target(type_))

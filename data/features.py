@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..common.errors import DataError, RecordError, UsageError
 from ..common.ragged import Ragged
 from .arrow_values import full, why_missing
-from .declared import declared, fill_of, with_missing
+from .declared import declared, fill_of
 from .exact import Unfit, Values, bring
 from .example import BYTES, FLOATS, INTEGERS, NO_KIND, Examples, Parsed, Run, parse_kinds
 from .file_reader import FileReader, Opened, check_columns, names_of, pairs_of
@@ -72,7 +72,7 @@ class FeatureReader(FileReader):
         self, raw: Callable[[DataFile, bool], Opened], files: Sequence[DataFile], said: Wanted
     ) -> None:
         openers = {file.name: partial(FeatureFile, raw, file, said) for file in files}
-        super().__init__(openers, said.declared)
+        super().__init__(openers, said.declared, said.missing)
         self._said = said
 
     def _agreed(self, stored: list[tuple[str, Schema]]) -> list[tuple[str, Schema]]:
@@ -189,7 +189,7 @@ class FeatureFile:
         type_, known = Type(_TYPES[kind], lists=found.lists), self._said.declared.get(name)
         if known is not None and known.type.is_list:  # which are written alike
             type_ = replace(type_, lists=known.type.lists, shape=known.type.shape)
-        return with_missing(Field(name, type_, found=STORED), self._said.missing)
+        return Field(name, type_, found=STORED)
 
     def hold(self, schema: Schema) -> None:
         """Take the types of the columns. Raises DataError where the file's own never fit."""

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DataError, UsageError
+from .declared import with_missing
 from .files import EmptyFile
 from .merge import merged
-from .missing import named
+from .missing import Missing, named
 from .reader import Records, Source
 from .schema import NO_SCHEMA, Schema
 
@@ -67,13 +68,18 @@ def is_typed(opened: Opened) -> TypeGuard[Typed]:
 class FileReader:
     """A RecordReader made of openers: {source name: callable that opens it}.
 
-    `declared`: the columns whose types are known; those of others are found over all sources.
+    `declared`: the columns whose types are known; those of others are found over all sources, and
+    have what `missing` says of them.
     """
 
     def __init__(
-        self, openers: Mapping[str, Callable[[], Opened]], declared: Schema = NO_SCHEMA
+        self,
+        openers: Mapping[str, Callable[[], Opened]],
+        declared: Schema = NO_SCHEMA,
+        missing: Missing | None = None,
     ) -> None:
         self._openers = dict(openers)
+        self._missing = missing
         self._declared = declared
         self._opened: dict[str, Opened] = {}
         self._holding: set[str] = set()
@@ -107,7 +113,11 @@ class FileReader:
                 if is_typed(opened) and opened.records:
                     typed[name] = opened
         stored = [(name, each.stored) for name, each in typed.items()]
-        return merged(self._agreed(stored), self._declared)
+        found = merged(self._agreed(stored), self._declared)
+        if self._missing is None:
+            return found
+        known, missing = self._declared, self._missing
+        return Schema(tuple(f if f.name in known else with_missing(f, missing) for f in found))
 
     def _agreed(self, stored: list[tuple[str, Schema]]) -> list[tuple[str, Schema]]:
         """Return the types of the sources, after what they only know together."""

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError
 from ..common.ragged import Ragged
-from .declared import declared, with_missing
+from .declared import declared
 from .exact import Unfit, Values, bring, type_of
 from .file_reader import FileReader, check_columns, names_of, pairs_of
 from .files import DataFile, Derived, EmptyFile, cached
@@ -85,7 +85,7 @@ def _reader(
     wanted, chosen, types = tuple(names_of(columns)), Missing.parse(missing), pairs_of(dtypes)
     known = declared(schema, types, chosen)
     openers = {f.name: partial(kind, f, wanted, tuple(types), chosen) for f in files}
-    return FileReader(openers, known)
+    return FileReader(openers, known, chosen)
 
 
 _ReadAt = Callable[[int, int], NDArray[np.uint8]]
@@ -156,10 +156,9 @@ def _bounds(counts: NDArray[Any], values: int, name: str, source: str) -> NDArra
 class _Columns:
     """Columns out of arrays: in this machine's byte order, and brought to their types."""
 
-    def __init__(self, file: DataFile, missing: Missing, types: Mapping[str, Type]) -> None:
+    def __init__(self, file: DataFile, types: Mapping[str, Type]) -> None:
         self._name = file.name
-        fields = (Field(name, type_, found=STORED) for name, type_ in types.items())
-        self.stored = Schema(tuple(with_missing(each, missing) for each in fields))
+        self.stored = Schema(tuple(Field(n, type_, found=STORED) for n, type_ in types.items()))
         self._held = NO_SCHEMA
 
     def hold(self, schema: Schema) -> None:
@@ -214,7 +213,7 @@ class NpyFile:
         self.names = check_columns(file.name, columns, there)
         inner = {n: layout.dtype[n] if self._fields else layout.dtype for n in self.names}
         types = {n: _type(file.name, n, each, layout.shape[1:]) for n, each in inner.items()}
-        self._columns = _Columns(file, missing, types)
+        self._columns = _Columns(file, types)
         self.records = self._array.records
         self.stored, self.hold = self._columns.stored, self._columns.hold
 
@@ -257,7 +256,7 @@ class NpzFile:
             raise EmptyFile(f"{file.name} holds no array: remove it or put records into it.")
         missing.check(file.name, there)
         check_columns(file.name, dtypes, there)
-        self._columns = _Columns(file, missing, {name: self._type(name) for name in self.names})
+        self._columns = _Columns(file, {name: self._type(name) for name in self.names})
         self.stored = self._columns.stored
         lengths = {name: self._layouts[self._lists.get(name, name)].shape[0] for name in self.names}
         if len(set(lengths.values())) > 1:

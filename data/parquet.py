@@ -23,7 +23,7 @@ from ..common.errors import DataError, RecordError, UsageError
 from ..common.extras import install
 from .arrow import Converter, Types
 from .arrow_values import in_numpys_texts, joined, owned, ways_out_of
-from .declared import declared, with_missing
+from .declared import declared
 from .decoded import Batches, Decoded, Group
 from .exact import Values
 from .file_reader import FileReader, check_columns, names_of, pairs_of
@@ -56,7 +56,8 @@ def parquet_reader(
         raise UsageError(f"cache_gib must be a number of GiB, not {cache_gib!r}.") from error
     wanted, decoded = tuple(names_of(columns)), Decoded(int(limit * (1 << 30)))
     said = _Said(wanted, tuple(types), known, chosen)
-    return FileReader({f.name: partial(ParquetFile, f, said, decoded) for f in files}, known)
+    openers = {f.name: partial(ParquetFile, f, said, decoded) for f in files}
+    return FileReader(openers, known, chosen)
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class ParquetFile:
             if known is not None and self._types.casts(known, kind):
                 stored.append(known)
             elif own is not None:
-                stored.append(with_missing(Field(name, own, found=STORED), said.missing))
+                stored.append(Field(name, own, found=STORED))
         self.stored = Schema(tuple(stored))
         # Batches would have dictionaries of their own, for which a file of Arrow has no place.
         self._is_whole = any(_has_dictionary(self._arrow.types, k) for k in self._kinds.values())
