@@ -212,7 +212,7 @@ class Types:
         fill = fill_of(column)
         if is_.is_null(kind):
             rows_of = lambda array: nothing(column, len(array), fill)
-            return Converter(rows_of, fill, type_.dtype)
+            return Converter(rows_of, fill, None if type_.lists else type_.dtype)
         if is_.is_fixed_size_list(kind) and type_.shape:
             return self._fixed_lists(column, kind)
         if is_.is_fixed_size_list(kind) or self._is_list(kind):

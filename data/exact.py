@@ -229,12 +229,12 @@ def _brought(name: str, type_: Type, array: NDArray[Any]) -> NDArray[Any]:
         return array
     if array.dtype.kind in "OT":
         array = _typed(name, type_, array)
+    if array.size == 0:
+        return np.empty(array.shape, type_.dtype)
     if type_.kind == "text":
         return _texts(name, array)
     if type_.kind == "bytes":
         return _bytes(name, array)
-    if array.size == 0:
-        return np.empty(array.shape, type_.dtype)
     kind = array.dtype.kind
     if type_.kind in _TIMES:
         if kind not in "Mm" or not fits(type_.single, _untimed(array, type_)):

@@ -22,7 +22,7 @@ from ..common.errors import DataError, RecordError, UsageError
 from ..common.ragged import Ragged
 from .arrow_values import full, why_missing
 from .declared import declared, fill_of
-from .exact import Unfit, Values, bring
+from .exact import Unfit, Values, bring, fits
 from .example import BYTES, FLOATS, INTEGERS, NO_KIND, Examples, Parsed, Run, parse_kinds
 from .file_reader import FileReader, Opened, check_columns, names_of, pairs_of
 from .files import DataFile, cached
@@ -234,18 +234,31 @@ class FeatureFile:
         column = self._schema[name]
         if feature is None:
             feature = _absent(len(numbers))
-        kinds = np.unique(feature.kinds[feature.kinds != NO_KIND]).tolist()
-        if len(kinds) > 1 or _NO_PLACE in kinds:
-            odd = int(np.flatnonzero((feature.kinds != NO_KIND) & (feature.kinds != kinds[0]))[0])
-            what = _TYPES.get(int(feature.kinds[odd]), "lists of lists")
+        single = column.type.single
+        good = [kind for kind, word in _TYPES.items() if fits(single, Type(word))]
+        odd = np.flatnonzero(~np.isin(feature.kinds, [NO_KIND, *good]))
+        if len(odd):
+            what = _TYPES.get(int(feature.kinds[odd[0]]), "a list of lists")
             reason = f"column {name!r} is {column.type}, and here it is {what}"
-            raise RecordError(self._file.name, int(numbers[odd]), reason)
-        values = feature.values[kinds[0]] if kinds else np.empty(0, column.type.dtype)
-        ragged = Ragged.of(values, feature.lengths)
+            raise RecordError(self._file.name, int(numbers[odd[0]]), reason)
+        ragged = Ragged.of(_by_kind(feature), feature.lengths)
         try:
             return bring(column, ragged) if column.type.lists else _single(column, ragged)
         except Unfit as error:
             raise RecordError(self._file.name, int(numbers[error.row]), error.why) from error
+
+
+def _by_kind(feature: _Feature) -> NDArray[Any]:
+    """Return all values in their order; objects where they are of several kinds."""
+    if not feature.values:
+        return np.empty(0, np.int64)
+    if len(feature.values) == 1:
+        return next(iter(feature.values.values()))
+    found = np.empty(int(feature.lengths.sum()), object)
+    kinds = np.repeat(feature.kinds, feature.lengths)
+    for kind, values in feature.values.items():
+        found[kinds == kind] = values.astype(object)
+    return found
 
 
 def _single(column: Field, ragged: Ragged) -> Values:
