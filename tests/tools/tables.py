@@ -236,7 +236,7 @@ def write_npz(table: Table, folder: Path) -> Path:
                 )
                 arrays[f"{name}.lengths"] = np.array([*map(len, values)], np.int64)
             else:
-                arrays[name] = values
+                arrays[name] = np.array(part[name], np.bytes_) if kind == "bytes" else values
         np.savez(folder / f"part{number}.npz", **arrays)
     return folder
 
