@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.ragged import Ragged
-from .exact import Values, bring_all
+from .exact import Unfit, Values, bring
 from .missing import Fill, ways_out
 from .schema import Field
 
@@ -105,9 +105,17 @@ def full(shape: tuple[int, ...], value: Any, dtype: np.dtype[Any]) -> NDArray[An
 
 
 def _brought(column: Field, values: NDArray[Any]) -> tuple[NDArray[Any], dict[int, str]]:
-    found, faults = bring_all(column, values)
-    assert isinstance(found, np.ndarray), "single values were given"
-    return found, faults
+    """Return single values as `bring` does, and {row: why} of those that cannot be: nothing."""
+    with contextlib.suppress(Unfit):
+        return np.asarray(bring(column, values)), {}
+    parts, faults = [], {}
+    for row in range(len(values)):
+        try:
+            parts.append(np.asarray(bring(column, values[row : row + 1])))
+        except Unfit as error:
+            faults[row] = error.why
+            parts.append(np.zeros((1, *column.type.shape), column.type.dtype))
+    return np.concatenate(parts), faults
 
 
 def joined(parts: Sequence[Values]) -> Values:

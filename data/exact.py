@@ -17,7 +17,6 @@ Pure.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -134,31 +133,6 @@ def bring(column: Field, values: Values | Sequence[Any]) -> Values:
     return _brought(column.name, type_, array)
 
 
-def bring_all(column: Field, values: Values) -> tuple[Values, dict[int, str]]:
-    """Return values as `bring` does, and {row: why} of those that cannot be: something empty."""
-    with contextlib.suppress(Unfit):
-        return bring(column, values), {}
-    parts: list[Any] = []
-    faults = {}
-    for row in range(len(values)):
-        try:
-            parts.append(bring(column, values[row : row + 1]))
-        except Unfit as error:
-            faults[row] = error.why
-            parts.append(_blank(column.type, values))
-    if column.type.lists:
-        return Ragged.concatenated(parts), faults
-    return np.concatenate(parts), faults
-
-
-def _blank(type_: Type, values: Values) -> Values:
-    """Return one value of the type, which is not to be looked at."""
-    if type_.lists:
-        return Ragged(np.empty(0, type_.dtype), np.zeros(2, np.int64))
-    shape = values.shape if type_.kind == "picture" else (1, *type_.shape)
-    return np.zeros((1, *shape[1:]), type_.dtype)
-
-
 def _of_one_length(column: Field, ragged: Ragged) -> NDArray[Any]:
     """Return lists that have all the length of the type as an array [N, n]."""
     (size,) = column.type.shape
@@ -230,7 +204,8 @@ def _brought(name: str, type_: Type, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind in "OT":
         array = _typed(name, type_, array)
     if array.size == 0:
-        return np.empty(array.shape, type_.dtype)
+        texts = array.dtype.kind == type_.dtype.kind == "U"
+        return array if texts else np.empty(array.shape, type_.dtype)
     if type_.kind == "text":
         return _texts(name, array)
     if type_.kind == "bytes":

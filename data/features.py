@@ -23,7 +23,8 @@ from ..common.ragged import Ragged
 from .arrow_values import full, why_missing
 from .declared import declared, fill_of
 from .exact import Unfit, Values, bring, fits
-from .example import BYTES, FLOATS, INTEGERS, NO_KIND, Examples, Parsed, Run, parse_kinds
+from .example import BYTES, FLOATS, INTEGERS, NO_KIND, Parsed, parse_kinds
+from .examples import Examples, Run
 from .file_reader import FileReader, Opened, check_columns, names_of, pairs_of
 from .files import DataFile, cached
 from .merge import merged

@@ -219,10 +219,11 @@ class _Images(_Folder):
             yield from pool.map(self._header, self._files)
 
     def _header(self, file: DataFile) -> Header | None:
+        unreadable: tuple[type[Exception], ...] = (DataError, *broken())
         try:
             with file.open() as stream:
                 return header(stream, self._look.exif)
-        except (*broken(), DataError):
+        except unreadable:
             return None  # a broken record, when it is read
 
     def hold(self, schema: Schema) -> None:

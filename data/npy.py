@@ -32,14 +32,14 @@ from numpy.typing import NDArray
 
 from ..common.errors import DataError, RecordError
 from ..common.ragged import Ragged
+from .array_columns import ArrayColumns, type_of_array
 from .declared import declared
-from .exact import Unfit, Values, bring, type_of
+from .exact import Values
 from .file_reader import FileReader, check_columns, names_of, pairs_of
 from .files import DataFile, Derived, EmptyFile, cached
-from .merge import merged
 from .missing import Missing
 from .reader import Columns
-from .schema import NO_SCHEMA, STORED, Field, Schema, Type
+from .schema import NO_SCHEMA, Schema, Type
 
 _LOCAL_HEADER_NBYTES = 30  # of a zip member; the lengths of name and extra field stand at 26
 _COPY_NBYTES = 1 << 20
@@ -153,49 +153,6 @@ def _bounds(counts: NDArray[Any], values: int, name: str, source: str) -> NDArra
     return bounds
 
 
-class _Columns:
-    """Columns out of arrays: in this machine's byte order, and brought to their types."""
-
-    def __init__(self, file: DataFile, types: Mapping[str, Type]) -> None:
-        self._name = file.name
-        self.stored = Schema(tuple(Field(n, type_, found=STORED) for n, type_ in types.items()))
-        self._held = NO_SCHEMA
-
-    def hold(self, schema: Schema) -> None:
-        merged([(self._name, self.stored)], schema)
-        self._held = schema
-
-    def column(self, name: str, rows: Values, numbers: NDArray[np.int64]) -> Values:
-        try:
-            return bring(self._held[name], _native(rows))
-        except Unfit as error:
-            raise RecordError(self._name, int(numbers[error.row]), error.why) from error
-
-
-def _native(rows: Values) -> Values:
-    if isinstance(rows, Ragged):
-        return rows.replace(np.ascontiguousarray(rows.values, rows.values.dtype.newbyteorder("=")))
-    return np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))
-
-
-def _type(source: str, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Type:
-    """Return the type of an array of this dtype and shape, less its first dimension.
-
-    A whole number alone has 64 bits, of many (pixels, say) each keeps its own width. Raises
-    DataError.
-    """
-    base, shape = dtype.base, (*shape, *dtype.shape)
-    if base.kind in "iu" and not shape:
-        return Type("uint64" if base == np.uint64 else "int64")
-    try:
-        return replace(type_of(np.empty(0, base), name), shape=shape)
-    except ValueError as error:
-        raise DataError(
-            f"{source}: {name!r} holds {base}, which is no type of a column: save numbers, texts "
-            "or times, or name the columns that you want with --data_reader_params columns=a|b."
-        ) from error
-
-
 class NpyFile:
     """A .npy file."""
 
@@ -212,8 +169,10 @@ class NpyFile:
         check_columns(file.name, dtypes, there)
         self.names = check_columns(file.name, columns, there)
         inner = {n: layout.dtype[n] if self._fields else layout.dtype for n in self.names}
-        types = {n: _type(file.name, n, each, layout.shape[1:]) for n, each in inner.items()}
-        self._columns = _Columns(file, types)
+        types = {
+            n: type_of_array(file.name, n, each, layout.shape[1:]) for n, each in inner.items()
+        }
+        self._columns = ArrayColumns(file, types)
         self.records = self._array.records
         self.stored, self.hold = self._columns.stored, self._columns.hold
 
@@ -256,7 +215,7 @@ class NpzFile:
             raise EmptyFile(f"{file.name} holds no array: remove it or put records into it.")
         missing.check(file.name, there)
         check_columns(file.name, dtypes, there)
-        self._columns = _Columns(file, {name: self._type(name) for name in self.names})
+        self._columns = ArrayColumns(file, {name: self._type(name) for name in self.names})
         self.stored = self._columns.stored
         lengths = {name: self._layouts[self._lists.get(name, name)].shape[0] for name in self.names}
         if len(set(lengths.values())) > 1:
@@ -277,7 +236,7 @@ class NpzFile:
 
     def _type(self, name: str) -> Type:
         layout = self._layouts[name]
-        found = _type(self._file.name, name, layout.dtype, layout.shape[1:])
+        found = type_of_array(self._file.name, name, layout.dtype, layout.shape[1:])
         if name not in self._lists:
             return found
         if found.shape:

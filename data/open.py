@@ -3,8 +3,8 @@
     csv, tsv      .csv .tsv                      one source per file       Columns
     parquet       .parquet .pq                   one source per file       Columns
     npy, npz      .npy .npz                      one source per file       Columns
-    tfrecord      .tfrecord .tfrecords           one source per file       dicts, or bytes
-    recordio      .recordio                      one source per file       dicts, or bytes
+    tfrecord      .tfrecord .tfrecords           one source per file       dicts, bytes or Columns
+    recordio      .recordio                      one source per file       dicts, bytes or Columns
     idx           *-images-idx3-ubyte            one source per file       Columns
     images        .png .jpg .jpeg .bmp .gif .webp  one source per folder   Columns
     text          .txt                           one source per folder     Columns
@@ -73,7 +73,7 @@ _PACKED = re.compile(r"\.(gz|bz2|xz|zst|zip|lz4|lzo|snappy|br|z|7z|tar|tgz)$")
 PARAMETERS = {
     "format": "the format, where the suffix does not tell it",
     "columns": "the columns wanted, `a|b`; all where none is named",
-    "dtypes": "the type of a column, `COLUMN:int64|float64|str`, several with `|` between",
+    "dtypes": "the type of a column, `COLUMN:int64|COLUMN:text`, several with `|` between",
     "missing": "what stands for a missing value, `COLUMN:VALUE|COLUMN:VALUE`, `*` for all columns",
     "na_values": "more signs of a missing value, `-|unknown|-999`, in all columns",
     "partitions": "`false`: `key=value` folders are no columns; `KEY:int64|KEY:str`: their types",
@@ -89,7 +89,8 @@ PARAMETERS = {
     "encoding": "of the texts, a name that Python knows",
     "raw": "`true`: records as bytes, not parsed as tf.train.Example",
     "size": "`HxW`: pictures are resized to it",
-    "mode": "`RGB` or `L` (grey)",
+    "mode": "`RGB` or `L` (grey); `RGB` where no schema says it",
+    "exif": "`false`: pictures stay as they lie in the file, not turned as EXIF says",
     "classes": "the sub-folders in the order of their labels, `a|b`",
 }
 

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import RecordError
-from .example import Examples, parse_example
+from .example import parse_example
+from .examples import Examples
 from .features import FeatureReader, wanted
 from .file_reader import FileReader, flag_of
 from .files import DataFile, Seekable, cached

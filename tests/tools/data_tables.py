@@ -24,6 +24,7 @@ import pyarrow.parquet
 from PIL import Image
 
 from edl.common.errors import EdlError
+from edl.common.ragged import Ragged
 from edl.data.open import _MODULES, _SUFFIXES, PARAMETERS, TABLES, maker, open_reader
 from edl.data.reader import Columns
 
@@ -42,13 +43,14 @@ ARROW: list[tuple[str, pa.DataType, Any]] = [
     ("binary, large_, _view, fixed_size_", pa.large_binary(), b"a"),
     ("dictionary of strings", pa.dictionary(pa.int32(), pa.string()), "a"),
     ("date32, date64", pa.date64(), DAY),
-    ("timestamp (any zone: UTC)", pa.timestamp("us", "Europe/Berlin"), HOUR),
+    ("timestamp of s, ms, us, ns (any zone: UTC)", pa.timestamp("ms", "Europe/Berlin"), HOUR),
     ("time32, time64 (since midnight)", pa.time64("us"), datetime.time(1)),
     ("duration", pa.duration("ms"), datetime.timedelta(1)),
     ("fixed_size_list of uint8", pa.list_(pa.uint8(), 3), [1, 2, 3]),
     ("fixed_size_list of float32", pa.list_(pa.float32(), 3), [1, 2, 3]),
     ("fixed_size_list of those", pa.list_(pa.list_(pa.float32(), 3), 2), [[1, 2, 3]] * 2),
-    ("list, large_list of int64", pa.list_(pa.int64()), [1, 2]),
+    ("list, large_list of whole numbers", pa.list_(pa.int16()), [1, 2]),
+    ("list, large_list of float32", pa.list_(pa.float32()), [1, 2]),
     ("list, large_list of strings", pa.list_(pa.string()), ["a"]),
     ("list of lists", pa.list_(pa.list_(pa.int64())), [[1]]),
     ("struct", pa.struct([("a", pa.int64())]), {"a": 1}),
@@ -59,7 +61,7 @@ CSV = [
     ("whole numbers", "1"), ("numbers", "1.5"), ("true, false", "true"),
     ("whole numbers beyond int64", "9223372036854775808"), ("anything else", "a"),
 ]  # fmt: skip
-NUMPY = ["int8", "int64", "uint64", "bool", "float32", ">f8", "U1", "S1", "M8[s]", "m8[s]"]
+NUMPY = ["int8", "uint64", "bool", "float32", ">f8", "U1", "S1", "M8[s]", "M8[D]", "m8[s]"]
 
 
 def types() -> str:
@@ -96,6 +98,8 @@ def _columns() -> Iterator[tuple[str, str, Callable[[Path, bool], bool]]]:
     for code in NUMPY:
         label = "float64, other byte order" if code[0] == ">" else _name(np.dtype(code))
         yield "npy, npz", label, partial(_npy, code)
+    yield "npy, npz", "uint8 [N, 2]", partial(_npy, "2u1")
+    yield "npz", "members NAME and NAME.lengths", _npz_lists
 
 
 def _others(folder: Path) -> Iterator[tuple[str, str, Any]]:
@@ -113,17 +117,26 @@ def _others(folder: Path) -> Iterator[tuple[str, str, Any]]:
         assert not isinstance(records, Columns)
         record = records[0]
         yield "tfrecord, recordio", f"feature of {label}", record["x"]
+        columns = open_reader(str(examples), columns="x").read(str(examples), 0, 1)
+        assert isinstance(columns, Columns)
+        yield "the same, with `columns=`", f"{label}, one value", columns["x"]
     images = folder / "x-images-idx3-ubyte"
     images.write_bytes(struct.pack(">4B3I", 0, 0, 8, 3, 1, 2, 3) + bytes(6))
     (folder / "x-labels-idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, 1) + b"\1")
     for reader in ("images", "text"):
         (folder / reader / "class").mkdir(parents=True)
+    (folder / "deep" / "class").mkdir(parents=True)
     Image.new("RGB", (3, 2)).save(folder / "images" / "class" / "x.png")
+    Image.new("I;16", (3, 2)).save(folder / "deep" / "class" / "x.png")
     (folder / "text" / "class" / "x.txt").write_text("words")
     for reader, path in (("idx", images), ("images", folder / "images"), ("text", folder / "text")):
         opened = open_reader(str(path))
         for label, column in opened.read(opened.sources()[0].name, 0, 1).items():  # type: ignore
             yield reader, label, column
+    deep = open_reader(str(folder / "deep"))
+    records = deep.read(deep.sources()[0].name, 0, 1)
+    assert isinstance(records, Columns)
+    yield "images", "image of 16 bits", records["image"]
 
 
 def _csv(text: str, path: Path, missing: bool) -> bool:
@@ -138,11 +151,17 @@ def _parquet(kind: pa.DataType, value: Any, path: Path, missing: bool) -> bool:
 
 
 def _npy(code: str, path: Path, missing: bool) -> bool:
-    np.save(path, np.ones(2, "i1").astype(code))
+    many = code == "2u1"
+    np.save(path, np.ones((2, 2) if many else 2, "i1").astype(code.removeprefix("2" * many)))
     return not missing
 
 
-def _read(path: Path, **params: Any) -> np.ndarray[Any, Any]:
+def _npz_lists(path: Path, missing: bool) -> bool:
+    np.savez(path, **{"x": np.ones(2, "i1"), "x.lengths": np.ones(2, "i1")})
+    return not missing
+
+
+def _read(path: Path, **params: Any) -> np.ndarray[Any, Any] | Ragged:
     reader = open_reader(str(path), **params)
     (source,) = reader.sources()
     records = reader.read(source.name, 0, 2)
@@ -162,11 +181,12 @@ def _told(value: Any) -> str:
     """Tell a column, or a feature of one record, for a cell."""
     if isinstance(value, list):
         return "a list of bytes"
+    if isinstance(value, Ragged):
+        return f"Ragged of `{_name(value.values.dtype)}`"
     shape = f" [N, {', '.join(map(str, value.shape[1:]))}]" if value.ndim > 1 else ""
     if value.dtype == object:
         inner = value[0]
-        array = isinstance(inner, np.ndarray)
-        return f"object: {_name(inner.dtype) + ' arrays' if array else type(inner).__name__}"
+        return f"object: {type(inner).__name__}"
     return f"`{_name(value.dtype)}`{shape}"
 
 
@@ -191,6 +211,8 @@ def parameters() -> str:
     of: dict[tuple[str, str], list[str]] = {("format", "by suffix"): ["all"]}
     for name in _MODULES:
         for each in list(inspect.signature(maker(name)).parameters.values())[1:]:
+            if each.name == "schema":  # which is no parameter of a user's
+                continue
             of.setdefault((each.name, repr(each.default).strip("'")), []).append(name)
     of["partitions", "True"] = list(TABLES)
     lines = ["| parameter | of | default | what it says |", "|---|---|---|---|"]

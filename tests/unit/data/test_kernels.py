@@ -16,7 +16,8 @@ from edl.data import tfrecord
 from edl.data.csv_columns import Parser
 from edl.data.csv_dialect import Dialect
 from edl.data.csv_types import Column, column_of
-from edl.data.example import Examples, parse_example
+from edl.data.example import parse_example
+from edl.data.examples import Examples
 from edl.data.kernels import csv_state, masked_crc32c, scan_csv
 from edl.data.missing import Missing
 from edl.data.open import open_reader
