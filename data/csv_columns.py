@@ -14,13 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.ragged import Ragged
 from . import csv_kernels as kernels
 from .csv_dialect import BROKEN, Dialect
 from .csv_types import TEXT_NBYTES, Column
 from .kernels import QUOTE
 from .reader import Columns
 
-_KINDS = {"int64": kernels.WHOLE, "float64": kernels.FLOAT, "str": kernels.TEXT}
+_KINDS = {"int64": kernels.WHOLE, "uint64": kernels.WHOLE, "float64": kernels.FLOAT}
+
+
+def _kind(column: Column) -> int:
+    """Return what a field or an element of the column is to become; of other types, a text."""
+    kind = _KINDS.get(column.kind, kernels.TEXT)
+    return kind | kernels.STRICT if kind != kernels.TEXT and column.is_strict else kind
 
 
 class Parser:
@@ -30,10 +37,12 @@ class Parser:
         self, dialect: Dialect, names: Sequence[str], columns: Mapping[str, Column], spare: bool
     ) -> None:
         self._dialect, self._spare = dialect, spare
-        self._kinds = np.array(
-            [_KINDS[columns[name].kind] if name in columns else kernels.UNWANTED for name in names],
-            np.int8,
+        found = map(columns.get, names)
+        kinds = (
+            kernels.UNWANTED if each is None else kernels.TEXT if each.split else _kind(each)
+            for each in found
         )
+        self._kinds = np.array(list(kinds), np.int8)
         self._columns = [columns[name] for name in names if name in columns]
         self._order = list(columns)
         self._wide = codecs.lookup(dialect.encoding).name in ("utf-8", "ascii")
@@ -67,14 +76,33 @@ class Parser:
 
     def _column(
         self, column: Column, data: NDArray[np.uint8], fields: kernels.Fields, j: int
-    ) -> NDArray[Any]:
+    ) -> NDArray[Any] | Ragged:
         """Return column j. Raises ValueError or OverflowError where one of its fields is broken."""
-        values: NDArray[np.int64] = fields.values[j]
         extents, states = fields.extents[j], fields.states[j]
-        if column.kind == "str":
-            longest = int(fields.longest[j])
+        if not column.split:
+            values, worst, longest = fields.values[j], int(fields.worst[j]), int(fields.longest[j])
+            return self._singles(column, data, values, extents, states, worst, longest)
+        signs = ord(column.split), int(self._dialect.signs[QUOTE])
+        split = kernels.split_lists(data, extents, states, signs, _kind(column), self._wide)
+        flat = self._singles(
+            column, data, split.values, split.extents, split.states, split.worst, split.longest
+        )
+        return column.rows(flat, split.lengths)
+
+    def _singles(
+        self,
+        column: Column,
+        data: NDArray[np.uint8],
+        values: NDArray[np.int64],
+        extents: NDArray[np.int64],
+        states: NDArray[np.uint8],
+        worst: int,
+        longest: int,
+    ) -> NDArray[Any]:
+        """Return fields, or elements of lists, as `csv_kernels` has read them."""
+        if column.kind == "text":
             if 4 * len(values) * longest > TEXT_NBYTES:
-                return column.convert(self._texts(data, extents, states))
+                return column.singles(self._texts(data, extents, states))
             letters = np.empty((len(values), max(longest, 1)), np.uint32)
             quote = self._dialect.signs[QUOTE]
             starts, ends = extents
@@ -85,18 +113,22 @@ class Parser:
             if column.fill is not None and column.fill.value and (texts == "").any():
                 return np.where(texts == "", column.fill.value, texts)
             return texts
-        numbers = values if column.kind == "int64" else values.view(np.float64)
+        if column.kind not in _KINDS:
+            return column.singles(self._texts(data, extents, states))
+        numbers: NDArray[Any] = values if column.kind == "int64" else values.view(column.kind)
+        if column.kind == "uint64" and ((values < 0) & (states == kernels.SURE)).any():
+            raise ValueError("a negative number")
         signs = column.signs.among(numbers)
-        if fields.worst[j] == kernels.SURE and signs is None:
+        if worst == kernels.SURE and signs is None:
             return numbers
         gaps = states == kernels.MISSING
         if signs is not None:
             gaps |= signs & (states == kernels.SURE)
         if gaps.any():
-            numbers[gaps] = column.convert([""])[0]
+            numbers[gaps] = column.singles([""])[0]
         rows = np.flatnonzero(states > kernels.MISSING)
         if len(rows):
-            numbers[rows] = column.convert(self._texts(data, extents[:, rows], states[rows]))
+            numbers[rows] = column.singles(self._texts(data, extents[:, rows], states[rows]))
         return numbers
 
     def _texts(

@@ -106,7 +106,7 @@ class Dialect:
         """Return where each record of these bytes begins."""
         starts = np.empty(len(data) + 1, dtype=np.int64)
         chunk = np.frombuffer(data, np.uint8)
-        return starts[: scan_csv(chunk, 0, self.signs, 1, csv_state(), starts)]
+        return starts[: scan_csv(chunk, 0, self.signs, csv_state(), starts)]
 
 
 def _without_comments(lines: Iterable[str], dialect: Dialect) -> Iterator[list[str]]:

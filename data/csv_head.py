@@ -1,7 +1,7 @@
-"""The head of a CSV file, which tells the names of its columns and their types for all files.
+"""The head of a CSV file, which tells the names of its columns and whether it has a header.
 
-The first file with records tells the types; it is read once for all. A later file whose head is
-of other types is one error, not a thousand broken records.
+The columns are those of the first file with records, whose head is read once for all. What the
+columns' types are, all records tell (`csv_seen.py`).
 """
 
 from __future__ import annotations
@@ -13,21 +13,16 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from ..common.errors import DataError, UsageError
 from .csv_dialect import BROKEN, Dialect, Text
 from .csv_signs import Signs
-from .csv_types import Column, any_missing, column_of, infer, is_broken, is_missing
+from .csv_types import NUMBER, flags_of
 from .file_reader import check_columns
 from .files import DataFile
-from .missing import Missing, named, ways_out
+from .missing import Missing
 
-_FIRST = (1 << 20, 20, 10_000)  # of the first file: about so many bytes, least and most records
-_LATER = (1 << 16, 10, 100)
+_HEAD = (1 << 16, 20, 200)  # about so many bytes, least and most records
 _LIMIT_NBYTES = 1 << 28  # where no record ends before, this is no CSV
-_STRANGE_SHARE = 0.5  # of a later file's head: more of other types are not single broken records
-_ENOUGH = 10  # values of a column that tell its type
 
 
 @dataclass(frozen=True)
@@ -41,9 +36,10 @@ class Options:
     header: bool | None
     names: tuple[str, ...]
     columns: tuple[str, ...]
-    dtypes: Mapping[str, str]
     missing: Missing
     signs: Signs
+    splits: Mapping[str, str]
+    dtypes: tuple[str, ...]
 
     @property
     def skipped(self) -> int:
@@ -62,14 +58,9 @@ class Head:
     rows: Mapping[int, Sequence[str]]
     spare: bool
 
-    def values(self, signs: Signs) -> dict[str, Sequence[str]]:
-        """Return the fields by column, with "" in place of each sign for a missing value."""
-        columns = zip(*self.rows.values(), strict=True) if self.rows else ((),) * len(self.names)
-        return dict(zip(self.names, map(signs.blanked, columns), strict=True))
 
-
-class Schema:
-    """The types of the columns, which all files share."""
+class Heads:
+    """The heads of all files, and the columns that are wanted of each."""
 
     def __init__(self, files: Sequence[DataFile], options: Options) -> None:
         self._files = list(files)
@@ -84,96 +75,43 @@ class Schema:
         return text if file.name == name else Text(file, self.options.dialect)
 
     @cached_property
-    def columns(self) -> dict[str, Column]:
-        """The columns that are wanted. Raises DataError where whole numbers are missing."""
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are wanted. Raises DataError where parameters name others."""
         name, _, head = self._first
         options = self.options
         if not head.names:  # nothing in any file
-            return {}
-        check_columns(name, list(options.dtypes), head.names)
+            return ()
+        check_columns(name, options.dtypes, head.names)
+        check_columns(name, list(options.splits), head.names)
         options.missing.check(name, head.names)
-        values = head.values(options.signs)
-        wanted = check_columns(name, options.columns, head.names)
-        columns = {each: self._column(each, values[each]) for each in wanted}
-        gaps = [
-            each
-            for each, column in columns.items()
-            if column.kind == "int64" and column.fill is None
-            and any_missing(values[each])
-        ]  # fmt: skip
-        if gaps:
-            there = zip(head.rows, values[gaps[0]], strict=True)
-            record = next(number for number, value in there if is_missing(value))
-            raise DataError(
-                f"{name} misses whole numbers of {named(gaps)} (the first of them in record "
-                f"{record}): {ways_out(gaps)}."
-            )
-        return columns
+        return tuple(dict.fromkeys(check_columns(name, options.columns, head.names)))
 
     @cached_property
     def _first(self) -> tuple[str, Text, Head]:
         for file in self._files:
             text = Text(file, self.options.dialect)
-            head = read_head(file.name, text, self.options, _FIRST)
+            head = read_head(file.name, text, self.options)
             if head.rows:
                 return file.name, text, head
         return file.name, text, head
 
-    def _column(self, name: str, values: Sequence[str]) -> Column:
-        said = self.options.dtypes.get(name)
-        kind = said or infer(values)
-        if (
-            not said
-            and all(map(is_missing, values))
-            and (chosen := self.options.missing.chosen(name))
-        ):
-            kind = "float64" if is_missing(chosen) else infer([chosen])  # nothing else tells it
-        fill = self.options.missing.fill(name, np.dtype("U" if kind == "str" else kind))
-        column = column_of(name, kind, fill, self.options.signs)
-        if said and column.kind != said:
-            raise UsageError(
-                f"dtypes={name}:{said} keeps whole numbers, and missing={name}:nan makes them "
-                "float64: leave out one of them."
-            )
-        return column
-
     def head(self, file: DataFile, text: Text) -> Head:
         """Return a file's own head.
 
-        Raises DataError where its columns are not those of the first.
+        Raises DataError where it lacks columns of the first.
         """
         name, _, first = self._first
         if file.name == name:
             return first
-        head = read_head(file.name, text, self.options, _LATER)
-        if not head.rows:
-            return head
-        check_columns(file.name, tuple(self.columns), head.names)
-        values = head.values(self.options.signs)
-        for column in self.columns.values():
-            self._compare(file.name, column, values[column.name])
+        head = read_head(file.name, text, self.options)
+        if head.rows:
+            check_columns(file.name, self.columns, head.names)
         return head
 
-    def _compare(self, file: str, column: Column, values: Sequence[str]) -> None:
-        try:
-            column.convert(values)
-            return
-        except BROKEN:
-            strange = [value for value in values if is_broken(column, value)]
-        fractions = column.kind == "int64" and infer(strange) == "float64"
-        if len(strange) <= _STRANGE_SHARE * len(values) or not (
-            fractions or len(values) >= _ENOUGH
-        ):
-            return
-        raise DataError(
-            f"{file} does not have the types of {self._first[0]}, the first file: "
-            f"{column.fault(strange[0])}."
-        )
 
-
-def read_head(name: str, text: Text, options: Options, limits: tuple[int, int, int]) -> Head:
+def read_head(name: str, text: Text, options: Options) -> Head:
     """Read the head of a file. Raises DataError where its first line cannot be one."""
-    rows = _rows(name, text, limits)
+    rows = _rows(name, text)
     if not rows:
         return Head((), {}, False)
     first = rows[0]
@@ -246,7 +184,7 @@ def _check_header(name: str, first: list[str]) -> None:
     Numbers may be names: whole ones that rise beside words (years), or 0, 1, 2, ... alone.
     """
     digits = [each for each in first if each.lstrip(" +-.")[:1].isdigit()]  # few of very many
-    numbers = [each for each in digits if infer([each]) != "str"]
+    numbers = [each for each in digits if flags_of(each) & NUMBER]
     whole = [int(each) for each in numbers if each.isdecimal()]
     rising = len(numbers) == len(whole) > 1 and sorted(set(whole)) == whole
     beside_words = rising and len(whole) < len(first)
@@ -258,9 +196,9 @@ def _check_header(name: str, first: list[str]) -> None:
         )
 
 
-def _rows(name: str, text: Text, limits: tuple[int, int, int]) -> list[list[str]]:
+def _rows(name: str, text: Text) -> list[list[str]]:
     """Return the records of the head, the header's line first; [] where one cannot be parsed."""
-    data, ends = _bytes(name, text, limits)
+    data, ends = _bytes(name, text)
     dialect = text.dialect
     try:
         rows = dialect.parse(data[: ends[-1]].decode(dialect.encoding))
@@ -283,9 +221,9 @@ def _rows(name: str, text: Text, limits: tuple[int, int, int]) -> list[list[str]
     return rows
 
 
-def _bytes(name: str, text: Text, limits: tuple[int, int, int]) -> tuple[bytes, list[int]]:
+def _bytes(name: str, text: Text) -> tuple[bytes, list[int]]:
     """Return (the file's head, where each whole record in it begins and the last one ends)."""
-    nbytes, least, most = limits
+    nbytes, least, most = _HEAD
     data = b""
     with text.file.open() as stream:
         stream.seek(text.first)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -21,16 +21,18 @@ from ..kernels.compile import (
     BOOLEAN,
     BYTES_1D_IN,
     INTEGER,
+    INTS_1D,
     INTS_1D_IN,
     compiled,
     inlined,
     load_bytes,
     trailing_zeros,
 )
-from .csv_numbers import byte_at, read_number
+from .csv_numbers import byte_at, leads_with_zero, read_number
 from .kernels import HIGH, NEWLINE, ONES, QUOTE, RETURN, SEPARATOR, below, zero_bytes
 
 UNWANTED, WHOLE, FLOAT, TEXT = range(4)  # what a field is to become
+STRICT = 4  # or-ed to a number: one with a leading zero is a doubt
 SURE, MISSING, DOUBLED, DOUBT = range(4)  # what its value is; DOUBLED: a text with quotes in it
 START, END = range(2)  # of an extent
 
@@ -98,14 +100,14 @@ def _parse(data, begins, ends, signs, kinds, spare, wide, fields):  # type: igno
             start, quotes = at, 0
             if data[at] == quote and at < stop:
                 start += 1
-                end, quotes, seen, nuls = _quoted(address, start, stop, quote)
+                end, quotes, seen, nuls = quoted_text(address, start, stop, quote)
                 at = end + 1
                 if end < 0 or not (
                     data[at] == separator or data[at] == newline or data[at] == carriage
                 ):
                     return False, False
             else:
-                at, seen, nuls = _unquoted(address, at, separator, newline, carriage)
+                at, seen, nuls = plain_text(address, at, separator, newline, carriage)
                 end = at
             ended = at >= stop or data[at] != separator
             at += 1
@@ -124,7 +126,7 @@ def _parse(data, begins, ends, signs, kinds, spare, wide, fields):  # type: igno
                     longest[column] = max(longest[column], letters)
                 else:
                     state, values[column, i] = _number(
-                        address + start, address + end, kinds[number] == FLOAT
+                        address + start, address + end, kinds[number]
                     )
                 if state == DOUBT or kinds[number] == TEXT:
                     extents[column, START, i], extents[column, END, i] = start, end
@@ -145,7 +147,7 @@ def _parse(data, begins, ends, signs, kinds, spare, wide, fields):  # type: igno
 
 
 @inlined
-def _quoted(address, at, stop, quote):  # type: ignore[no-untyped-def]
+def quoted_text(address, at, stop, quote):  # type: ignore[no-untyped-def]
     """Read a text within quotes: (its end, doubled quotes, its bytes or-ed, a mask of its NULs).
 
     Its end is the closing quote; -1 where there is none before `stop`.
@@ -171,7 +173,7 @@ def _quoted(address, at, stop, quote):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _unquoted(address, at, separator, newline, carriage):  # type: ignore[no-untyped-def]
+def plain_text(address, at, separator, newline, carriage):  # type: ignore[no-untyped-def]
     """Read a text up to one of these signs: (its end, its bytes or-ed, a mask of its NULs)."""
     seen, nuls = np.uint64(0), np.uint64(0)
     while True:
@@ -208,12 +210,102 @@ def _continuations(data, start, end):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _number(start, end, is_float):  # type: ignore[no-untyped-def]
+def _number(start, end, kind):  # type: ignore[no-untyped-def]
     """Return the state of a field of numbers at these addresses, and its value."""
     if start == end:
         return MISSING, np.int64(0)
-    known, value = read_number(start, end, is_float)
+    if kind & STRICT and leads_with_zero(start):
+        return DOUBT, np.int64(0)
+    known, value = read_number(start, end, kind & FLOAT != 0)
     return (SURE if known else DOUBT), value
+
+
+class Elements(NamedTuple):
+    """The elements of lists, one list after the other, as `Fields` has fields of one column."""
+
+    values: NDArray[np.int64]  # of numbers: int64, or the bits of a float64
+    extents: NDArray[np.int64]  # [START or END, i]
+    states: NDArray[np.uint8]
+    lengths: NDArray[np.int64]  # how many each list has
+    worst: int
+    longest: int
+
+
+def split_lists(
+    data: NDArray[np.uint8],
+    extents: NDArray[np.int64],
+    states: NDArray[np.uint8],
+    signs: tuple[int, int],
+    kind: int,
+    wide: bool,
+) -> Elements:
+    """Return the elements of lists, which are texts of `parse_csv`: an empty one has none.
+
+    `signs`: that between two elements, and the quote.
+    """
+    lengths = np.empty(len(states), np.int64)
+    total = _counter()(data, *extents, signs[0], lengths)
+    found = Elements(
+        np.empty(total, np.int64), np.empty((2, total), np.int64), np.empty(total, np.uint8),
+        lengths, 0, 0,
+    )  # fmt: skip
+    worst, longest = _splitter()(data, extents, states, signs, kind, wide, found)
+    return found._replace(worst=int(worst), longest=int(longest))
+
+
+@functools.cache
+def _counter() -> Callable[..., int]:
+    return compiled(_count, BYTES_1D_IN, INTS_1D_IN, INTS_1D_IN, INTEGER, INTS_1D)
+
+
+def _count(data, starts, ends, sign, lengths):  # type: ignore[no-untyped-def]
+    total = 0
+    for i in range(len(starts)):
+        n: Any = np.int64(starts[i] < ends[i])
+        for at in range(starts[i], ends[i]):
+            n += data[at] == sign
+        lengths[i] = n
+        total += n
+    return total
+
+
+@functools.cache
+def _splitter() -> Callable[..., tuple[int, int]]:
+    none = np.empty(0, np.int64)
+    found = Elements(none, np.empty((2, 0), np.int64), none.astype(np.uint8), none, 0, 0)
+    return compiled(
+        _split, BYTES_1D_IN, types.Array(types.int64, 2, "C", readonly=True), BYTES_1D_IN,
+        types.UniTuple(INTEGER, 2), INTEGER, BOOLEAN, numba.typeof(found),  # type: ignore[no-untyped-call]
+    )  # fmt: skip
+
+
+def _split(data, extents, states, signs, kind, wide, elements):  # type: ignore[no-untyped-def]
+    starts, ends = extents[START], extents[END]
+    sign, quote = signs
+    values, found, made, lengths, _, _ = elements
+    place, worst, longest, address = 0, 0, 0, data.ctypes.data
+    for i in range(len(starts)):
+        at = starts[i]
+        for _ in range(lengths[i]):
+            start, quotes = at, 0
+            while at < ends[i] and data[at] != sign:
+                quotes += data[at] == quote
+                at += 1
+            found[START, place], found[END, place] = start, at
+            if kind == TEXT:
+                quotes = quotes // 2 if states[i] == DOUBLED else 0
+                state = DOUBLED if quotes else SURE
+                letters = at - start - quotes
+                if wide:
+                    letters -= _continuations(data, start, at)
+                longest = max(longest, letters)
+            else:
+                state, values[place] = _number(address + start, address + at, kind)
+            made[place] = state
+            worst = max(worst, state)
+            place += 1
+            at += 1
+    return worst, longest
 
 
 def widen(

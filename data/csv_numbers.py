@@ -7,6 +7,8 @@ and eight bytes may be read behind their ends.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,6 +53,7 @@ _LOWER = 32  # the bit that makes a letter a small one
 _DOTS, _ZEROS = ONES * np.uint64(_DOT), ONES * np.uint64(_ZERO)  # eight of each
 _SIXES, _UPPER_HALVES = ONES * np.uint64(6), ONES * np.uint64(0xF0)  # of each byte
 _DIGITS_ONLY = ONES * np.uint64(0x33)  # the upper halves of digits, and of digits plus six
+_TENTH = np.uint64((2**64 - 1) // 10)
 _WHOLE_BITS = np.uint64(0x4340000000000000)  # of 2^53
 
 
@@ -96,6 +99,51 @@ def byte_at(address):  # type: ignore[no-untyped-def]
 def _digit_at(address):  # type: ignore[no-untyped-def]
     """Return the digit there; ten or more where there is none."""
     return np.uint8(byte_at(address) - np.uint8(_ZERO))
+
+
+@inlined
+def leads_with_zero(address):  # type: ignore[no-untyped-def]
+    """Tell whether the number there begins with a 0 that another digit follows."""
+    word = load_bytes(address)
+    first = word & np.uint64(0xFF)
+    if first == np.uint64(_MINUS) or first == np.uint64(_PLUS):
+        word >>= _8
+    second = (word >> _8 & np.uint64(0xFF)) - np.uint64(_ZERO)
+    return word & np.uint64(0xFF) == np.uint64(_ZERO) and second < np.uint64(10)
+
+
+@inlined
+def wrong_digits(word):  # type: ignore[no-untyped-def]
+    """Return 0 in each byte of a digit up to the first that is none, and there another."""
+    upper = word & _UPPER_HALVES | (word + _SIXES & _UPPER_HALVES) >> np.uint64(4)
+    return upper ^ _DIGITS_ONLY
+
+
+@inlined
+def digits_from(at, end):  # type: ignore[no-untyped-def]
+    """Return how many digits stand there, one after the other."""
+    n: Any = 0
+    while at + n < end:
+        word = load_bytes(at + n)
+        wrong = wrong_digits(word)
+        if wrong:
+            n += np.int64(trailing_zeros(wrong) >> np.uint64(3))
+            break
+        n += 8
+    return min(n, end - at)
+
+
+@inlined
+def digits_to(at, end):  # type: ignore[no-untyped-def]
+    """Return the value of up to twenty digits, and whether it is beyond a uint64."""
+    over: Any = False
+    value = np.uint64(0)
+    while at < end:
+        digit = np.uint64(_digit_at(at))
+        over = over or value > _TENTH or value == _TENTH and digit > np.uint64(5)
+        value = value * np.uint64(10) + digit
+        at += 1
+    return value, over
 
 
 @part

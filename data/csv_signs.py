@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import UsageError
 
+BLANKS = "\t\n\v\f\r\x1c\x1d\x1e\x1f "  # around a number they are nothing
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
@@ -45,7 +47,7 @@ class Signs:
 
     def has(self, field: str) -> bool:
         """Tell whether a field of a column of numbers is a sign."""
-        field = field.strip()
+        field = field.strip(BLANKS)
         return field in self.texts or (bool(self.numbers) and _number(field) in self.numbers)
 
     def blanked(self, fields: Sequence[str]) -> Sequence[str]:
@@ -61,17 +63,20 @@ class Signs:
         if values.dtype.kind == "U":
             return np.isin(values, list(self.texts)) if self.texts else None
         kind = values.dtype.type
-        fitting = [n for n in self.numbers if kind is np.float64 or _is_int64(n)]
+        fitting = [n for n in self.numbers if kind is np.float64 or _is_within(kind, n)]
         return np.isin(values, np.array(fitting, kind)) if fitting else None
 
 
 def _number(text: str) -> int | float | None:
     """Return the number that a text is, exactly if it is a whole one; None: it is none."""
-    text = text.strip()
+    text = text.strip(BLANKS)
     if _WHOLE.fullmatch(text) and len(text) < 400:  # more digits are no number of ours
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else None
 
 
-def _is_int64(number: float) -> bool:
-    return number == int(number) and -(2**63) <= number < 2**63 if abs(number) < 2**64 else False
+def _is_within(kind: Any, number: float) -> bool:
+    """Tell whether a number is a whole one that a type of numpy can hold."""
+    limits = np.iinfo(kind)
+    whole = abs(number) < 2**65 and number == int(number)
+    return bool(whole and limits.min <= number <= limits.max)

@@ -60,25 +60,24 @@ def scan_csv(
     chunk: NDArray[np.uint8],
     base: int,
     signs: NDArray[np.int64],
-    stride: int,
     state: NDArray[np.int64],
     starts: NDArray[np.int64],
 ) -> int:
-    """Write the offset of every `stride`-th record that begins in the chunk; return how many.
+    """Write the offset of each record that begins in the chunk; return how many.
 
     The rules are those of Python's csv module: a quote counts only at the start of a field, a
     doubled quote within quotes is text, a newline within quotes is text, a blank line is nothing,
     and what follows an escape is text. A line that begins with the sign of a comment is nothing.
     """
-    return int(_scanner()(chunk, base, signs, stride, state, starts))
+    return int(_scanner()(chunk, base, signs, state, starts))
 
 
 @functools.cache
 def _scanner() -> Callable[..., int]:
-    return compiled(_scan, BYTES_1D_IN, INTEGER, INTS_1D_IN, INTEGER, INTS_1D, INTS_1D)
+    return compiled(_scan, BYTES_1D_IN, INTEGER, INTS_1D_IN, INTS_1D, INTS_1D)
 
 
-def _scan(chunk, base, signs, stride, state, starts):  # type: ignore[no-untyped-def]
+def _scan(chunk, base, signs, state, starts):  # type: ignore[no-untyped-def]
     found, i, n = 0, 0, len(chunk)
     in_quotes, field_start, after_quote, in_record, escaped, count = state
     separator, newline, carriage = signs[SEPARATOR], signs[NEWLINE], signs[RETURN]
@@ -121,9 +120,8 @@ def _scan(chunk, base, signs, stride, state, starts):  # type: ignore[no-untyped
             if byte == comment:
                 in_record = _COMMENT
                 continue
-            if count % stride == 0:
-                starts[found] = base + i - 1
-                found += 1
+            starts[found] = base + i - 1
+            found += 1
             count += 1
             in_record = _RECORD
         if byte == quote and (field_start or after_quote):

@@ -76,7 +76,8 @@ PARAMETERS = {
     "dtypes": "the type of a column, `COLUMN:int64|COLUMN:text`, several with `|` between",
     "missing": "what stands for a missing value, `COLUMN:VALUE|COLUMN:VALUE`, `*` for all columns",
     "na_values": "more signs of a missing value, `-|unknown|-999`, in all columns",
-    "partitions": "`false`: `key=value` folders are no columns; `KEY:int64|KEY:str`: their types",
+    "partitions": "`false`: `key=value` folders are no columns; `KEY:int64|KEY:text`: their types",
+    "split": "lists: the sign between the elements of a column, `COLUMN:;`; `pipe` for a `|`",
     "cache_gib": "how much of decoded row groups is kept on disk, in GiB, and at most half of what "
     "is free",
     "sep": "the character between fields; `tab` for a tab",
@@ -111,7 +112,7 @@ def open_reader(path: str, *, schema: Schema = NO_SCHEMA, **params: Any) -> Reco
     if "schema" in inspect.signature(reader).parameters:
         params["schema"] = schema
     if name in TABLES:
-        return partitioned(reader, files, params)
+        return partitioned(reader, files, params, schema)
     return reader(files, **params)
 
 

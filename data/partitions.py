@@ -2,8 +2,8 @@
 
 Which folders: all below the path that was given, and those right above it, so that a table has the
 same columns whether it is named whole, by a glob or by one of its folders. A column is int64 where
-all of its values, of all files, are whole numbers as Python writes them (007 is a text), else str;
-or what `partitions=KEY:TYPE` says, for data that is named in several parts. The value
+all of its values, of all files, are whole numbers as Python writes them (007 is a text), else text;
+or what the schema of other data, `partitions=KEY:TYPE` or `dtypes=` say. The value
 __HIVE_DEFAULT_PARTITION__ is a missing one.
 """
 
@@ -17,25 +17,30 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import DataError, UsageError
+from ..common.errors import DataError
+from .csv_types import ZEROED, Column, flags_of
+from .declared import declared, fill_of, with_missing
 from .file_reader import flag_of, names_of, pairs_of
 from .files import DataFile
-from .missing import Missing, first_inexact, ways_out
-from .reader import Columns, RecordReader, Records, Source
+from .missing import Missing, ways_out
+from .reader import Columns, RecordReader, Records, Source, schema_of
+from .schema import DECLARED, SEEN, Field, Schema, Type
 
 _FOLDER = re.compile(r"([^=]+)=(.*)")
 _WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 _NULLS = ("__HIVE_DEFAULT_PARTITION__", "")
-_TYPES = {"int64": np.dtype(np.int64), "float64": np.dtype(np.float64), "str": np.dtype(np.str_)}
 
 
 def partitioned(
-    make: Callable[..., RecordReader], files: Sequence[DataFile], params: Mapping[str, Any]
+    make: Callable[..., RecordReader],
+    files: Sequence[DataFile],
+    params: Mapping[str, Any],
+    schema: Schema,
 ) -> RecordReader:
     """Return the reader that `make` makes of the files, with a column for each folder `key=value`.
 
-    Raises UsageError for a wrong parameter, DataError where files differ in their keys or a value
-    is missing or of another type.
+    `schema`: the columns whose types are known. Raises UsageError for a wrong parameter, DataError
+    where files differ in their keys or a value is missing or of another type.
     """
     params = dict(params)
     said = params.pop("partitions", True)
@@ -55,14 +60,17 @@ def partitioned(
     chosen = Missing.parse(params.get("missing"))
     if "dtypes" in params:
         types |= {key: kind for key, kind in pairs_of(params["dtypes"]).items() if key in keys}
-    columns = {
-        key: _column(key, {name: each[key] for name, each in values.items()}, types, chosen)
-        for key in keys
-    }
+    known = declared(schema.only(keys), types, chosen)
+    columns, fields = {}, []
+    for key in keys:
+        by_file = {name: each[key] for name, each in values.items()}
+        field = known.get(key) or with_missing(_found(key, by_file), chosen)
+        fields.append(field)
+        columns[key] = _column(field, by_file)
     wanted = names_of(params.get("columns"))
     for name in {"columns", "missing", "dtypes"} & set(params):
         params[name] = _without(params[name], keys)
-    return Partitioned(make(files, **params), columns, wanted)
+    return Partitioned(make(files, **params), columns, Schema(tuple(fields)), wanted)
 
 
 def _values(files: Sequence[DataFile]) -> dict[str, dict[str, str]]:
@@ -88,39 +96,43 @@ def _values(files: Sequence[DataFile]) -> dict[str, dict[str, str]]:
     return values
 
 
-def _column(
-    key: str, values: Mapping[str, str], types: Mapping[str, str], missing: Missing
-) -> dict[str, NDArray[Any]]:
-    """Return {name of a file: its value, as an array of one}."""
+def _found(key: str, values: Mapping[str, str]) -> Field:
+    """Return a key's column by all of its values."""
     there = {name: value for name, value in values.items() if value not in _NULLS}
-    whole = all(
+    if there and all(
         _WHOLE.fullmatch(value) and -(2**63) <= int(value) < 2**63 for value in there.values()
-    )
-    kind = types.get(key) or ("int64" if there and whole else "str")
-    if kind not in _TYPES:
-        raise UsageError(f"The folders {key}= can be {', '.join(_TYPES)}, not {kind!r}.")
-    fill = missing.fill(key, _TYPES[kind])
-    if fill is None and len(there) < len(values):
-        name = next(name for name in values if name not in there)
-        raise DataError(f"{name} lies in a folder {key}= without a value: {ways_out([key])}.")
-    column = {}
+    ):
+        return Field(key, Type("int64"), found=SEEN)
+    zeroed = next((value for value in there.values() if flags_of(value) & ZEROED), None)
+    why = "" if zeroed is None else f"{zeroed} has a leading zero (the folder {key}={zeroed})"
+    return Field(key, Type("text"), found=SEEN, why=why)
+
+
+def _column(field: Field, values: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    """Return {name of a file: its value, as an array of one}. Raises DataError."""
+    key, type_ = field.name, field.type
+    if type_.is_list or type_.kind == "picture":
+        raise DataError(f"The folders {key}= are single values, and {key!r} is {type_}.")
+    fill = fill_of(field)
+    column = Column(key, type_, fill, found=field.found)
+    made = {}
     for name, value in values.items():
+        if value in _NULLS:
+            if fill is None:
+                raise DataError(
+                    f"{name} lies in a folder {key}= without a value: {ways_out([key])}."
+                )
+            made[name] = np.array([fill.value], fill.dtype)
+            continue
         try:
-            read = {"int64": int, "float64": float, "str": str}[kind]
-            array = np.array([read(value) if name in there else 0], _TYPES[kind])
+            made[name] = np.asarray(column.convert([value]))
         except (ValueError, OverflowError) as error:
+            whose = "as was declared" if field.found == DECLARED else "as in the training data"
             raise DataError(
-                f"{name} lies in a folder {key}={value}, which is no {kind}: say "
-                f"--data_reader_params partitions={key}:str."
+                f"{name} lies in a folder {key}={value}, which is no {type_}, {whose}: say "
+                f"--data_reader_params partitions={key}:text, in the training too."
             ) from error
-        if fill is not None and name not in there:
-            array = np.array([fill.value], fill.dtype)
-        elif fill is not None and fill.dtype.kind == "f" and kind == "int64":
-            if first_inexact(array) is not None:
-                raise DataError(f"{name}: {key}={value} would change in float64: choose no nan.")
-            array = array.astype(fill.dtype)
-        column[name] = array
-    return column
+    return made
 
 
 def _without(said: Any, keys: Collection[str]) -> Any:
@@ -133,15 +145,26 @@ def _without(said: Any, keys: Collection[str]) -> Any:
 
 
 class Partitioned:
-    """A reader of tables whose files have columns more: {key: {source: its value}}."""
+    """A reader of tables whose files have columns more: {key: {source: its value}}.
+
+    `keys`: their types.
+    """
 
     def __init__(
         self,
         inner: RecordReader,
         columns: Mapping[str, Mapping[str, NDArray[Any]]],
+        keys: Schema,
         wanted: Sequence[str],
     ) -> None:
-        self._inner, self._columns, self._wanted = inner, columns, wanted
+        self._inner, self._columns, self._keys, self._wanted = inner, columns, keys, wanted
+
+    @property
+    def schema(self) -> Schema:
+        """The types of all columns, those of the folders last but for an order that was said."""
+        own = [each for each in schema_of(self._inner) if each.name not in self._keys]
+        found = Schema((*own, *self._keys))
+        return found.only(self._wanted) if self._wanted else found
 
     def sources(self) -> Sequence[Source]:
         """Return the sources.

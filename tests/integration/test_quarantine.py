@@ -47,7 +47,8 @@ def test_a_broken_record_of_a_csv_is_named_and_all_others_are_applied(tmp_path):
     lines = ["record", *map(str, range(RECORDS))]
     lines[1 + 70] = "seventy"
     data.write_text("\n".join(lines) + "\n")
-    job = poisoned(tmp_path, training_data=str(data))
+    declared = {"dtypes": "record:int64"}
+    job = poisoned(tmp_path, training_data=str(data), data_reader_params=declared)
     with job:
         assert 3 == job.wait(), job.logs()
 

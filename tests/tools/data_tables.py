@@ -58,8 +58,10 @@ ARROW: list[tuple[str, pa.DataType, Any]] = [
     ("null", pa.null(), None),
 ]
 CSV = [
-    ("whole numbers", "1"), ("numbers", "1.5"), ("true, false", "true"),
-    ("whole numbers beyond int64", "9223372036854775808"), ("anything else", "a"),
+    ("whole numbers", "1"), ("whole numbers beyond int64", "9223372036854775808"),
+    ("whole numbers beyond 64 bits", "99999999999999999999"), ("numbers", "1.5"),
+    ("numbers with a leading zero", "007"), ("true, false", "true"), ("anything else", "a"),
+    ("lists of whole numbers, `split=COLUMN:;`", "1;2"), ("lists of anything else", "a;b"),
 ]  # fmt: skip
 NUMPY = ["int8", "uint64", "bool", "float32", ">f8", "U1", "S1", "M8[s]", "M8[D]", "m8[s]"]
 
@@ -162,6 +164,8 @@ def _npz_lists(path: Path, missing: bool) -> bool:
 
 
 def _read(path: Path, **params: Any) -> np.ndarray[Any, Any] | Ragged:
+    if path.suffix == ".csv" and ";" in path.read_text():
+        params["split"] = "x:;"
     reader = open_reader(str(path), **params)
     (source,) = reader.sources()
     records = reader.read(source.name, 0, 2)

@@ -17,6 +17,7 @@ from tools.turns import examples
 
 from edl.common.errors import DataError, RecordError, UsageError
 from edl.data import csv as edl_csv
+from edl.data import csv_dialect, csv_scan
 from edl.data.open import open_reader
 from edl.data.reader import Columns
 
@@ -62,8 +63,9 @@ def test_whatever_the_csv_module_writes_is_read_in_any_range(
     start, end = sorted(random.Random(seed).choices(range(len(rows) + 1), k=2))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(edl_csv, "_CHUNK_NBYTES", chunk)
-        patch.setattr(edl_csv, "_STRIDE", 4)
+        patch.setattr(csv_scan, "CHUNK_NBYTES", chunk)
+        for module in (edl_csv, csv_scan):
+            patch.setattr(module, "STRIDE", 4)
         reader = open_reader(str(path), dtypes="x:str|y:str")
         (source,) = reader.sources()
         records = reader.read(source.name, start, end)
@@ -107,7 +109,7 @@ def test_given_types_win(tmp_path: Path) -> None:
     )
 
 
-def test_all_files_have_the_types_of_the_first(tmp_path: Path) -> None:
+def test_all_files_have_the_same_types(tmp_path: Path) -> None:
     write(tmp_path, "a,b\n1.5,x\n", "0.csv")
     write(tmp_path, "b,a\n7,2\n", "1.csv")
     reader = open_reader(str(tmp_path))
@@ -149,10 +151,10 @@ def test_broken_line_is_named_with_its_reason(tmp_path: Path, line: str, reason:
     path = write(tmp_path, f"a,b\n{good}{line}\n{good}")
 
     with pytest.raises(RecordError, match="record 300") as raised:
-        read(path)
+        read(path, dtypes="a:int64|b:int64")
 
     assert reason in raised.value.reason
-    assert 600 == len(read(path, skip=(300,))["a"])
+    assert 600 == len(read(path, skip=(300,), dtypes="a:int64|b:int64")["a"])
 
 
 def test_text_that_is_no_utf8_is_a_broken_record(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_torn_gz_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [{"sep": ",,"}, {"sep": '"'}, {"dtypes": "a:decimal"}, {"encoding": "klingon"}]
+    "params", [{"sep": ",,"}, {"sep": '"'}, {"dtypes": "a:klingon"}, {"encoding": "klingon"}]
 )
 def test_impossible_parameter_is_a_usage_error(tmp_path: Path, params: dict[str, str]) -> None:
     with pytest.raises(UsageError):
@@ -202,27 +204,27 @@ def test_impossible_parameter_is_a_usage_error(tmp_path: Path, params: dict[str,
 def test_a_range_reads_only_its_part_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(tmp_path, "a\n" + "".join(f"{i:09}\n" for i in range(100_000)))
+    path = write(tmp_path, "a\n" + "".join(f"{i + 10**8}\n" for i in range(100_000)))
     reader = open_reader(str(path))
     (source,) = reader.sources()
     seen = []
-    scan = edl_csv.scan_csv
+    scan = csv_dialect.scan_csv
     monkeypatch.setattr(
-        edl_csv, "scan_csv", lambda chunk, *rest: seen.append(len(chunk)) or scan(chunk, *rest)
+        csv_dialect, "scan_csv", lambda chunk, *rest: seen.append(len(chunk)) or scan(chunk, *rest)
     )
 
     records = reader.read(source.name, 70_000, 70_010)
 
     assert isinstance(records, Columns)
-    assert list(range(70_000, 70_010)) == records["a"].tolist()
-    assert sum(seen) <= 2 * 256 * 10
+    assert [10**8 + i for i in range(70_000, 70_010)] == records["a"].tolist()
+    assert 0 < sum(seen) <= 2 * 256 * 10
 
 
 def test_job_scans_a_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDL_JOB_DIR", str(tmp_path / "job"))
     scans = []
-    scan = edl_csv._scan
-    monkeypatch.setattr(edl_csv, "_scan", lambda *a: scans.append(1) or scan(*a))
+    scan = csv_scan.scan
+    monkeypatch.setattr(csv_scan, "scan", lambda *a: scans.append(1) or scan(*a))
     path = write(tmp_path, "a\n1\n2\n")
 
     assert [{"a": [1, 2]}] * 2 == [read(path), read(path)]

@@ -105,11 +105,13 @@ def test_a_whole_number_that_misses_is_told_before_a_job_starts(tmp_path: Path) 
         read(write(tmp_path, "n,y\n1,1\n-999,2\n"), na_values=-999)
 
 
-def test_a_whole_number_that_misses_far_below_is_a_broken_record(tmp_path: Path) -> None:
+def test_a_whole_number_that_misses_far_below_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, "n\n" + "1\n" * 20_000 + "-999\n")
 
-    with pytest.raises(RecordError, match="'n' has no value.*missing=n:-1"):
+    with pytest.raises(DataError, match="misses whole numbers of 'n'.*missing=n:-1"):
         read(path, na_values="-999")
+    with pytest.raises(RecordError, match="'n' has no value.*missing=n:-1"):
+        read(path, na_values="-999", dtypes="n:int64")
 
 
 @pytest.mark.parametrize("said", ["-|-999", ["-", -999], ("-", "-999")])

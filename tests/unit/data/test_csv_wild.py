@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from edl.common.errors import DataError, EdlError, RecordError, UsageError
 from edl.data import csv_head
 from edl.data.csv_dialect import Dialect
 from edl.data.open import open_reader
-from edl.data.reader import Columns
+from edl.data.reader import Columns, schema_of
 
 pytestmark = pytest.mark.fast
 
@@ -68,8 +69,10 @@ def test_type_of_a_whole_number_column_does_not_depend_on_the_file(tmp_path: Pat
     for missing, kind in (("id:-1", np.int64), ("*:-1", np.int64), ("id:nan", np.float64)):
         assert kind == columns(tmp_path, missing=missing)["id"].dtype
     assert [int(BIG), -1] == values(tmp_path, 1, missing="id:-1")["id"]
-    with pytest.raises(RecordError, match=r"1\.csv: record 1: column 'id' has no value"):
+    with pytest.raises(DataError, match=r"1\.csv misses whole numbers of 'id' .*in record 1"):
         values(tmp_path, 1)
+    with pytest.raises(RecordError, match=r"1\.csv: record 1: column 'id' has no value"):
+        values(tmp_path, 1, dtypes="id:int64")
     with pytest.raises(RecordError, match=r"1\.csv: record 0: column 'id': '9007199254740993'"):
         values(tmp_path, 1, missing="id:nan")
 
@@ -81,16 +84,28 @@ def test_number_that_float64_cannot_hold_is_broken_and_never_rounded(
     path = write(tmp_path, "f\n0.5\n9007199254740992\n1e300\n" + f"0.5\n{number}\n" + "0.5\n" * 9)
 
     with pytest.raises(RecordError, match=f"record 4: column 'f': '{number}' is no float64"):
-        values(path)
+        values(path, dtypes="f:float64")
+    assert ["U", number] == [(f := columns(path)["f"]).dtype.kind, f[4]]
 
 
-@pytest.mark.parametrize("word", ["1_000", "１", "1.5", "inf", "0x1", "x", "1" * 20])
-def test_what_is_no_whole_number_past_the_head_is_broken(tmp_path: Path, word: str) -> None:
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [("1_000", "U"), ("１", "U"), ("1.5", "f"), ("inf", "f"), ("0x1", "U"), ("x", "U"),
+     ("1" * 20, "u"), ("2" * 20, "U"), ("01", "U")],
+)  # fmt: skip
+def test_one_value_far_below_decides_and_is_broken_where_the_type_is_declared(
+    tmp_path: Path, word: str, kind: str
+) -> None:
     path = write(tmp_path, "a\n" + "1\n" * 10_001 + f"{word}\n")
 
+    column = columns(path)["a"]
+    assert (kind, 10_002) == (column.dtype.kind, len(column))
+    assert word == column[-1] if kind == "U" else float(word) == column[-1]
+    if word == "01":  # who declares whole numbers takes it as one
+        assert 1 == columns(path, dtypes="a:int64")["a"][-1]
+        return
     with pytest.raises(RecordError, match=f"record 10001: column 'a': '{word}' is no int64") as e:
-        values(path)
-
+        values(path, dtypes="a:int64")
     assert ("dtypes=a:float64" in str(e.value)) == (word in ("1.5", "inf"))
 
 
@@ -101,7 +116,7 @@ def test_what_is_no_whole_number_past_the_head_is_broken(tmp_path: Path, word: s
         ("1 nan 0.5", "f"), ("-inf 0.5", "f"), ("1_0 2_0", "U"), (f"{BIG} 1", "i"),
         (f"{BIG} {BIG} 0.5", "U"), ("99999999999999999999 1", "U"), ("x NA", "U"),
         ("? 1.5 ?", "f"), ("? x", "U"),
-        ("-9223372036854775808 9223372036854775807", "i"), ("1 9223372036854775808", "U"),
+        ("-9223372036854775808 9223372036854775807", "i"), ("1 9223372036854775808", "u"),
     ],
 )  # fmt: skip
 def test_what_makes_a_column_of_numbers(tmp_path: Path, fields: str, kind: str) -> None:
@@ -130,23 +145,23 @@ def test_missing_and_dtypes_that_contradict_each_other_are_refused(tmp_path: Pat
         values(write(tmp_path, "a\n1\n"), missing="b:1")
 
 
-def test_whole_first_file_and_fractions_in_a_later_one_are_one_error(tmp_path: Path) -> None:
+def test_fractions_in_a_later_file_make_all_files_float64(tmp_path: Path) -> None:
     write(tmp_path, "a\n1\n2\n", "0.csv")
-    write(tmp_path, "a\n1.5\n2.5\n", "1.csv")
+    write(tmp_path, "a\n3\n2.5\n", "1.csv")
 
-    with pytest.raises(DataError, match=r"1\.csv does not have.*0\.csv.*say dtypes=a:float64") as e:
-        values(tmp_path)
+    assert [[1.0, 2.0], [3.0, 2.5]] == [values(tmp_path, n)["a"] for n in (0, 1)]
+    assert np.float64 == columns(tmp_path, 0)["a"].dtype
+    (note,) = schema_of(open_reader(str(tmp_path))).notes()
+    assert re.fullmatch(r"a: float64, since 2\.5 is no whole number \(record 1 of .*1\.csv\)", note)
 
-    assert not isinstance(e.value, RecordError)
-    assert {"a": [1.5, 2.5]} == values(tmp_path, 1, dtypes="a:float64")
 
-
-def test_later_file_of_text_in_a_number_column_is_one_error(tmp_path: Path) -> None:
+def test_texts_in_a_later_file_make_all_files_text(tmp_path: Path) -> None:
     write(tmp_path, "a\n1\n2\n", "0.csv")
-    write(tmp_path, "a\n" + "A7\n" * 20, "1.csv")
+    write(tmp_path, "a\n3\nA7\n", "1.csv")
 
-    with pytest.raises(DataError, match=r"1\.csv does not have.*column 'a': 'A7'"):
-        values(tmp_path)
+    assert [["1", "2"], ["3", "A7"]] == [values(tmp_path, n)["a"] for n in (0, 1)]
+    (note,) = schema_of(open_reader(str(tmp_path))).notes()
+    assert re.fullmatch(r"a: text, since 'A7' is no number \(record 1 of .*1\.csv\)", note)
 
 
 def test_text_that_would_lose_its_end_is_broken(tmp_path: Path) -> None:
@@ -223,7 +238,7 @@ def test_reader_that_was_opened_can_be_pickled(tmp_path: Path) -> None:
     assert [1] == again.read(source.name, 0, 1)["a"].tolist()
 
 
-def test_types_come_from_the_first_file_with_records(tmp_path: Path) -> None:
+def test_files_without_records_say_nothing_of_types(tmp_path: Path) -> None:
     write(tmp_path, "", "0.csv")
     write(tmp_path, "a,b\n", "1.csv")
     write(tmp_path, "a,b\n1.5,x\n", "2.csv")

@@ -15,13 +15,14 @@ from edl.data import csv as edl_csv
 from edl.data import tfrecord
 from edl.data.csv_columns import Parser
 from edl.data.csv_dialect import Dialect
-from edl.data.csv_types import Column, column_of
+from edl.data.csv_types import Column
 from edl.data.example import parse_example
 from edl.data.examples import Examples
 from edl.data.kernels import csv_state, masked_crc32c, scan_csv
 from edl.data.missing import Missing
 from edl.data.open import open_reader
 from edl.data.reader import Columns
+from edl.data.schema import Type
 
 DIALECT = Dialect(",", '"', "", "", False, "utf-8")
 
@@ -31,7 +32,7 @@ def parsed(texts: list[str], kind: str) -> Any:
     fill = Missing({}).fill("x", np.dtype(kind))
     data = "".join(f"{text},\n" for text in texts).encode()
     starts = np.append(DIALECT.records(data), len(data))
-    column = Sure(*vars(column_of("x", kind, fill)).values())
+    column = Sure("x", Type(kind), fill)
     columns = Parser(DIALECT, ["x", "y"], {"x": column}, False).parse(data, starts[:-1], starts[1:])
     assert columns is not None
     return columns["x"]
@@ -40,7 +41,7 @@ def parsed(texts: list[str], kind: str) -> Any:
 class Sure(Column):
     """A column that Python is not asked to convert."""
 
-    def convert(self, values: Any, plain: bool = False) -> Any:
+    def singles(self, values: Any, plain: bool = False) -> Any:
         raise AssertionError(f"a doubt: {values}")
 
 
@@ -72,11 +73,11 @@ def test_floats_are_the_nearest(make: Any) -> None:
     doubts: list[str] = []
 
     class Counted(Column):
-        def convert(self, values: Any, plain: bool = False) -> Any:
+        def singles(self, values: Any, plain: bool = False) -> Any:
             doubts.extend(values)
             return np.array([float(value) for value in values])
 
-    column = Counted("x", "float64", Missing({}).fill("x", np.dtype("float64")))
+    column = Counted("x", Type("float64"), Missing({}).fill("x", np.dtype("float64")))
     data = "".join(f"{text}\n" for text in texts).encode()
     starts = np.append(DIALECT.records(data), len(data))
     got = Parser(DIALECT, ["x"], {"x": column}, False).parse(data, starts[:-1], starts[1:])
@@ -126,11 +127,11 @@ def test_records_begin_where_they_do_however_the_file_is_cut(quote: str) -> None
         single, state, out = [], csv_state(), np.empty(300, np.int64)
         for place in range(len(data)):  # a byte has no seven others to be passed over with
             chunk = np.frombuffer(data[place : place + 1], np.uint8)
-            single += out[: scan_csv(chunk, place, signs, 1, state, out)].tolist()
+            single += out[: scan_csv(chunk, place, signs, state, out)].tolist()
         cut, cut_state, at = [], csv_state(), 0
         while at < len(data):
             chunk = np.frombuffer(data[at : at + r.randint(1, 64)], np.uint8)
-            cut += out[: scan_csv(chunk, at, signs, 1, cut_state, out)].tolist()
+            cut += out[: scan_csv(chunk, at, signs, cut_state, out)].tolist()
             at += len(chunk)
 
         assert single == cut, data

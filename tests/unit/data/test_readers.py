@@ -19,7 +19,7 @@ import pytest
 from edl.common.errors import DataError, RecordError, UsageError
 from edl.data.kernels import masked_crc32c
 from edl.data.open import open_reader
-from edl.data.reader import Columns
+from edl.data.reader import Columns, schema_of
 
 pytestmark = pytest.mark.fast
 
@@ -298,10 +298,10 @@ def test_range_beyond_the_end_is_an_error(case: Case, tmp_path: Path) -> None:
 @breakable
 def test_broken_record_is_named_and_can_be_skipped(case: Case, tmp_path: Path) -> None:
     path = case.make(tmp_path)
-    _, _, whole = read_all(path, **case.params)
+    before, _, whole = read_all(path, **case.params)
     assert case.damage is not None
     broken = case.damage(path)
-    reader = open_reader(str(path), **case.params)
+    reader = open_reader(str(path), schema=schema_of(before), **case.params)
     (source,) = reader.sources()
 
     with pytest.raises(RecordError) as raised:
