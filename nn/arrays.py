@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.arrays import ROWS
 from ..common.errors import DefinitionError
 
 Array = NDArray[Any]
@@ -52,6 +53,8 @@ def flat(name: str, values: Any) -> Array:
         array = array[:, 0]
     if array.ndim != 1:
         raise ValueError(f"{name} needs values of shape [N] or [N, 1], not {list(array.shape)}")
+    if array.dtype.kind == "O" and any(isinstance(each, ROWS) for each in array.tolist()):
+        raise ValueError(f"{name} needs one value for each record, and got lists")
     return array
 
 

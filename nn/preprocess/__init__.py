@@ -6,17 +6,19 @@ same id or number there as in training. `layer(column)` gives a torch tensor, `l
 the same array without torch. They are called from a definition's `feed` or from a server alike.
 
 Numbers and ids are made element by element, of any shape; of a `Ragged` or `Sparse`, of its values.
+A column of lists (`records["genres"]`, or an object array of arrays or lists) is a Ragged.
 What `from_analysis` takes is the JSON of `edl data analyze`.
 """
 
 from __future__ import annotations
 
+from ...common.ragged import Ragged, Sparse
 from .analysis import read_analysis
 from .categories import Crossing, Hashing, IndexLookup
 from .layer import Layer, from_dict
-from .numbers import Discretization, LogRound, Normalizer, RoundIdentity, ToNumber
-from ...common.ragged import Ragged, Sparse
+from .numbers import Discretization, LogRound, Normalizer, RoundIdentity
 from .shapes import ConcatenateWithOffset, ToRagged, ToSparse
+from .to_number import ToNumber
 
 __all__ = [
     "ConcatenateWithOffset",

@@ -16,12 +16,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.arrays import array_of
 from ...common.errors import UsageError
 from ...common.hashing import hash64
+from ...common.ragged import Ragged, Sparse, as_column
 from .analysis import Analysis, column_of
-from .layer import Layer, as_array, as_texts, positive
-from ...common.ragged import Ragged, Sparse
+from .layer import Layer, as_texts, positive
 from .read import text_of
+
+_NUMBERS = (int, float, np.number, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,17 @@ class IndexLookup(Layer):
     def __post_init__(self) -> None:
         positive(self.name, "num_oov_tokens", self.num_oov_tokens)
         given = self.vocabulary
-        values = _lines(given) if isinstance(given, str | Path) else as_array(list(given)).tolist()
+        values = _lines(given) if isinstance(given, str | Path) else array_of(list(given)).tolist()
         values = [each.decode() if isinstance(each, bytes) else each for each in values]
         twice = [each for each, count in collections.Counter(values).items() if count > 1]
         if twice:
             raise UsageError(f"The vocabulary of IndexLookup has {twice[0]!r} twice: remove one.")
         if len({isinstance(each, str) for each in values}) > 1:
             raise UsageError("The vocabulary of IndexLookup mixes texts and numbers.")
+        if strange := [each for each in values if not isinstance(each, str | int | float)]:
+            raise UsageError(
+                f"The vocabulary of IndexLookup has {strange[0]!r}, which is no text or number."
+            )
         object.__setattr__(self, "vocabulary", tuple(values))
 
     @classmethod
@@ -77,7 +84,8 @@ class IndexLookup(Layer):
 
         Of equally frequent ones the lesser comes first. Missing values ("", NaN) are left out.
         """
-        array = as_texts(as_array(values)).ravel()
+        column = as_column(values)
+        array = as_texts(column if isinstance(column, np.ndarray) else column.values).ravel()
         there = array[~np.isnan(array)] if array.dtype.kind == "f" else array[array != ""]
         counts = collections.Counter(there.tolist())
         kept = list(counts)
@@ -130,9 +138,12 @@ class IndexLookup(Layer):
             return
         texts = isinstance(self.vocabulary[0], str)
         if values.dtype.kind == "O":
-            strange = {kind for kind in set(map(type, values.ravel())) if (kind is str) != texts}
+            kinds = set(map(type, values.ravel().tolist()))
+            strange = {kind for kind in kinds if not issubclass(kind, str if texts else _NUMBERS)}
         else:
-            strange = {values.dtype.type} if (values.dtype.kind in "UT") != texts else set()
+            strange = set() if values.dtype.kind in ("UT" if texts else "biuf") else {
+                values.dtype.type
+            }  # fmt: skip
         if strange:
             raise ValueError(
                 f"IndexLookup has a vocabulary of {'texts' if texts else 'numbers'} and got a "
@@ -146,7 +157,9 @@ class Crossing(Layer):
     """An id of the values of several columns together, as Keras' HashedCrossing.
 
     `layer([a, b])` of arrays of equal shape gives hash(a, b) % num_bins, int64 of that shape;
-    without num_bins an id in [0, 2**63). The columns' order matters.
+    without num_bins an id in [0, 2**63). The columns' order matters. Of lists it gives lists: the
+    k-th values of a record's lists are crossed with each other, and with the record's single value
+    of a column [N].
     """
 
     num_bins: int | None = None
@@ -157,17 +170,38 @@ class Crossing(Layer):
             positive(self.name, "num_bins", self.num_bins)
 
     def numpy(self, values: Any) -> Any:
-        columns = list(values)
-        if any(isinstance(each, Ragged | Sparse) for each in columns):
-            raise ValueError("Crossing takes columns or tensors, none of them ragged or sparse")
-        arrays = [as_array(each) for each in columns]
+        columns = [as_column(each) for each in values]
+        if any(isinstance(each, Sparse) for each in columns):
+            raise ValueError("Crossing takes columns, tensors and lists, and got a Sparse")
+        lists = next((each for each in columns if isinstance(each, Ragged)), None)
+        arrays = [each if lists is None else _along(lists, each) for each in columns]
         shapes = [list(each.shape) for each in arrays]
         if len(arrays) < 2 or any(each != shapes[0] for each in shapes):
             raise ValueError(f"Crossing needs two columns or more of one shape, and got {shapes}")
         together = np.zeros(arrays[0].shape, np.int64)
         for array in arrays:  # a chain of hashes: the order matters
             together = hash64(self.field, together ^ hash64("", array))
-        return _bins(together, self.num_bins)
+        ids = _bins(together, self.num_bins)
+        return ids if lists is None else lists.replace(ids)
+
+
+def _along(lists: Ragged, column: Any) -> NDArray[Any]:
+    """Return a value of the column for each value of the lists. Raises ValueError."""
+    if column.shape != lists.shape:
+        raise ValueError(
+            f"Crossing of lists takes lists and single values of as many records, and got "
+            f"{list(column.shape)} beside {list(lists.shape)}"
+        )
+    if not isinstance(column, Ragged):
+        return np.repeat(column, lists.lengths)
+    unlike = np.flatnonzero(column.lengths != lists.lengths)
+    if len(unlike):
+        a, b = (int(each.lengths[unlike[0]]) for each in (lists, column))
+        raise ValueError(
+            f"Crossing takes lists of equal length, and those of record {unlike[0]} have {a} and "
+            f"{b} values"
+        )
+    return column.values
 
 
 def _bins(ids: NDArray[np.int64], count: int | None) -> NDArray[np.int64]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.arrays import array_of, objects_of
 from ...common.errors import UsageError
-from ...common.ragged import Ragged, Sparse
+from ...common.ragged import Ragged, Sparse, as_column
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,9 +41,10 @@ class Layer:
 
     def numpy(self, values: Any) -> Any:
         """Return what `layer(values)` does, in numpy."""
-        if isinstance(values, Ragged | Sparse):
-            return values.replace(self.numpy(values.values))
-        return self._of(as_array(values))
+        column = as_column(values)
+        if isinstance(column, Ragged | Sparse):
+            return column.replace(self._of(column.values))
+        return self._of(column)
 
     def _of(self, values: NDArray[Any]) -> NDArray[Any]:
         raise NotImplementedError
@@ -82,16 +84,6 @@ def from_dict(saved: Mapping[str, Any]) -> Layer:
     return _LAYERS[name].from_dict(saved)
 
 
-def as_array(values: Any) -> NDArray[Any]:
-    """Return a column, list or tensor as an array; texts of a list keep a NUL at their end."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    if isinstance(values, np.ndarray):
-        return values
-    array = np.asarray(values, dtype=object)
-    return array if {str, bytes} & set(map(type, array.ravel())) else np.asarray(values)
-
-
 def as_texts(values: NDArray[Any]) -> NDArray[Any]:
     """Return an array of texts: bytes are the UTF-8 of one. What is neither stays as it is."""
     if values.dtype.kind == "S":
@@ -101,20 +93,19 @@ def as_texts(values: NDArray[Any]) -> NDArray[Any]:
             each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else each
             for each in values.ravel().tolist()
         ]
-        return _objects(texts).reshape(values.shape)
+        return objects_of(texts).reshape(values.shape)
     return values
 
 
-def _objects(values: list[Any]) -> NDArray[Any]:
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
-
-
 def as_numbers(layer: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values, which must be numbers. Raises ValueError."""
+    """Return the values, which must be numbers, as bools, whole numbers or floats.
+
+    They are objects where no type of numpy holds all of them exactly. Raises ValueError.
+    """
     if values.dtype.kind == "O" and values.size and _are_numbers(values):
-        values = values.astype(np.float64)
+        values = array_of(values.ravel().tolist()).reshape(values.shape)
+        if values.dtype.kind == "O":
+            return values
     if values.dtype.kind not in "iufb":
         shown = f", such as {values.ravel()[0]!r}" if values.size else ""
         raise ValueError(
@@ -134,6 +125,12 @@ def as_tensor(made: Any) -> Tensor | Ragged | Sparse:
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(made).reshape(made.shape))
+
+
+def whole(layer: str, field: str, value: object) -> None:
+    """Check that a field is a whole number of 64 bits. Raises UsageError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise UsageError(f"{layer} needs {field} as a whole number of 64 bits, and not {value!r}.")
 
 
 def positive(layer: str, field: str, value: object) -> None:

@@ -1,28 +1,34 @@
-"""Layers that make numbers or bins of numbers: Normalizer, Discretization, LogRound and others."""
+"""Layers that make numbers or bins of numbers: Normalizer, Discretization, LogRound and others.
+
+Whole numbers of 64 bits are taken as they are: where float64 would round them first, the layer
+computes with Python's numbers.
+"""
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.arrays import EXACT
 from ...common.errors import UsageError
 from .analysis import Analysis, number_column
-from .layer import Layer, as_numbers, as_texts, positive
-
-_TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64") + (
-    "float16", "float32", "float64",
-)  # fmt: skip
+from .layer import Layer, as_numbers, positive, whole
 
 
 @dataclass(frozen=True)
 class Normalizer(Layer):
-    """(x - subtractor) / divisor, as float32. A NaN stays one: put ToNumber before it."""
+    """(x - subtractor) / divisor, as float32. A NaN stays one: put ToNumber before it.
+
+    Raises ValueError for a result that is beyond float32.
+    """
 
     subtractor: float
     divisor: float
@@ -53,8 +59,26 @@ class Normalizer(Layer):
         return cls(float(low), float(wide))
 
     def _of(self, values: NDArray[Any]) -> NDArray[Any]:
-        wide = as_numbers(self.name, values).astype(np.float64)
-        return ((wide - self.subtractor) / self.divisor).astype(np.float32)
+        numbers = as_numbers(self.name, values)
+        wide = floats(numbers)
+        with np.errstate(over="ignore"):
+            made = (wide - self.subtractor) / self.divisor
+            for place in _rounded(numbers):
+                made.flat[place] = self._exactly(numbers.flat[place])
+            narrow = made.astype(np.float32)
+        beyond = np.isinf(narrow) & np.isfinite(wide)
+        if beyond.any():
+            raise ValueError(
+                f"Normalizer got {numbers[beyond][0]}, which becomes too large a float32"
+            )
+        return narrow
+
+    def _exactly(self, number: Any) -> float:
+        difference = Fraction(int(number)) - Fraction(self.subtractor)
+        try:
+            return float(difference / Fraction(self.divisor))
+        except OverflowError:
+            return math.inf
 
 
 @dataclass(frozen=True)
@@ -68,6 +92,8 @@ class Discretization(Layer):
 
     def __post_init__(self) -> None:
         bins = tuple(float(each) for each in self.bins)
+        if rounded := [n for n, each in zip(self.bins, bins, strict=True) if n != each]:
+            raise UsageError(f"Discretization has a bin at {rounded[0]}, which is no float64.")
         if not bins or any(not a < b for a, b in itertools.pairwise(bins)):
             raise UsageError(
                 f"Discretization needs bins that rise, one at least, and not {list(bins)}."
@@ -92,13 +118,17 @@ class Discretization(Layer):
         return len(self.bins) + 1
 
     def _of(self, values: NDArray[Any]) -> NDArray[Any]:
-        wide = as_numbers(self.name, values).astype(np.float64)
+        numbers = as_numbers(self.name, values)
+        wide = floats(numbers)
         if np.isnan(wide).any():
             raise ValueError(
                 "Discretization got a NaN, which is in no bin: put "
                 "ToNumber('float64', default_value=...) before it"
             )
-        return np.searchsorted(np.array(self.bins), wide, side="right").astype(np.int64)
+        found = np.searchsorted(np.array(self.bins), wide, side="right").astype(np.int64)
+        for place in _rounded(numbers):
+            found.flat[place] = bisect.bisect_right(self.bins, int(numbers.flat[place]))
+        return found
 
 
 @dataclass(frozen=True)
@@ -114,6 +144,7 @@ class LogRound(Layer):
 
     def __post_init__(self) -> None:
         positive(self.name, "num_bins", self.num_bins)
+        whole(self.name, "default_value", self.default_value)
         if self.base is not None and not (self.base > 0 and self.base != 1):
             raise UsageError(f"LogRound needs a base above 0 that is not 1, and not {self.base}.")
 
@@ -124,7 +155,7 @@ class LogRound(Layer):
         return cls(round(math.log(greatest, base or math.e)) + 1, base=base)
 
     def _of(self, values: NDArray[Any]) -> NDArray[Any]:
-        wide = as_numbers(self.name, values).astype(np.float64)
+        wide = floats(as_numbers(self.name, values))
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.log(wide)
         return _within(logs / math.log(self.base or math.e), self.num_bins, self.default_value)
@@ -139,6 +170,7 @@ class RoundIdentity(Layer):
 
     def __post_init__(self) -> None:
         positive(self.name, "num_buckets", self.num_buckets)
+        whole(self.name, "default_value", self.default_value)
 
     @classmethod
     def from_analysis(cls, analysis: Analysis, column: str) -> Self:
@@ -146,76 +178,43 @@ class RoundIdentity(Layer):
         return cls(max(0, round(float(number_column(analysis, column)["max"]))) + 1)
 
     def _of(self, values: NDArray[Any]) -> NDArray[Any]:
-        wide = as_numbers(self.name, values).astype(np.float64)
-        return _within(wide, self.num_buckets, self.default_value)
+        numbers = as_numbers(self.name, values)
+        found = _within(floats(numbers), self.num_buckets, self.default_value)
+        for place in _rounded(numbers):
+            number = int(numbers.flat[place])
+            inside = 0 <= number < self.num_buckets
+            found.flat[place] = number if inside else self.default_value
+        return found
+
+
+def floats(numbers: NDArray[Any]) -> NDArray[np.float64]:
+    """Return numbers as float64, rounded where they have to be, infinite where beyond it."""
+    if numbers.dtype.kind != "O":
+        return numbers.astype(np.float64)
+    listed = [_float(each) for each in numbers.ravel().tolist()]
+    return np.array(listed, np.float64).reshape(numbers.shape)
+
+
+def _float(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def _rounded(numbers: NDArray[Any]) -> list[int]:
+    """Return the places of the whole numbers that float64 may have rounded; there are few."""
+    flat = numbers.ravel()
+    if flat.dtype.kind == "O":
+        listed = enumerate(flat.tolist())
+        return [n for n, v in listed if isinstance(v, int | np.integer) and abs(int(v)) > EXACT]
+    if flat.dtype.kind not in "iu" or flat.dtype.itemsize < 8:
+        return []
+    return np.flatnonzero((flat > EXACT) | (flat < -EXACT)).tolist()
 
 
 def _within(values: NDArray[np.float64], count: int, default: int) -> NDArray[np.int64]:
     """Return the values rounded, and `default` for what is not in [0, count)."""
-    whole = np.rint(values)
-    inside = (whole >= 0) & (whole < count)  # NaN is not
-    return np.where(inside, np.where(inside, whole, 0).astype(np.int64), default)
-
-
-@dataclass(frozen=True)
-class ToNumber(Layer):
-    """Numbers of a type (such as "float32" or numpy's or torch's own) out of texts or numbers.
-
-    A missing value, which is "" or NaN, becomes the default_value. A fraction is cut off where the
-    type is of whole numbers. Raises ValueError for a text that spells no number and for a number
-    that the type cannot hold.
-    """
-
-    out_type: Any
-    default_value: float
-
-    def __post_init__(self) -> None:
-        name = str(self.out_type).removeprefix("torch.")
-        if name not in _TYPES and isinstance(self.out_type, type | np.dtype):
-            name = np.dtype(self.out_type).name
-        if name not in _TYPES:
-            raise UsageError(
-                f"ToNumber makes numbers of {', '.join(_TYPES)}, and not {self.out_type!r}."
-            )
-        object.__setattr__(self, "out_type", name)
-        if np.dtype(name).kind in "iu" and not float(self.default_value).is_integer():
-            raise UsageError(
-                f"ToNumber makes {name}, so its default_value {self.default_value} must be whole."
-            )
-
-    def _of(self, values: NDArray[Any]) -> NDArray[Any]:
-        dtype = np.dtype(self.out_type)
-        if values.dtype.kind in "SUOT":
-            values = self._spelled(as_texts(values), np.dtype(np.int64 if dtype.kind in "iu" else
-                                                              np.float64))  # fmt: skip
-        values = as_numbers(self.name, values)
-        if values.dtype.kind == "f":
-            values = np.where(np.isnan(values), self.default_value, values)
-        return _cast(values, dtype)
-
-    def _spelled(self, texts: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return texts as numbers, exact where whole ones are wanted and they are whole."""
-        missing = np.asarray(texts == "", dtype=bool)
-        filled = np.where(missing, str(self.default_value), texts) if missing.any() else texts
-        for kind in (dtype, np.dtype(np.float64)):
-            try:
-                return filled.astype(kind)
-            except (ValueError, TypeError, OverflowError):
-                continue
-        for each in filled.ravel().tolist():
-            try:
-                float(each)
-            except (TypeError, ValueError):
-                raise ValueError(f"ToNumber got {each!r}, which is no number") from None
-        raise ValueError("ToNumber got a text that is no number")
-
-
-def _cast(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the values in a type that can hold them. Raises ValueError."""
-    if dtype.kind in "iu" and values.size:
-        limits = np.iinfo(dtype)
-        low, high = values.min().item(), values.max().item()
-        top = limits.max if values.dtype.kind != "f" else np.nextafter(float(limits.max) + 1, 0)
-        if not (limits.min <= low and high <= top):
-            raise ValueError(f"ToNumber got {low if low < limits.min else high}, beyond {dtype}")
-    return values.astype(dtype)
+    rounded = np.rint(values)
+    inside = (rounded >= 0) & (rounded < min(count, 2**63))  # NaN is not
+    return np.where(inside, np.where(inside, rounded, 0).astype(np.int64), default)

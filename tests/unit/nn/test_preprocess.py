@@ -253,6 +253,26 @@ def test_vocabulary_comes_from_a_file_and_is_kept_in_the_json(tmp_path):
     assert again(["c", "München", "München".encode(), "?"]).tolist() == [2, 0, 0, 3]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):
+    """S10."""
+    words, found = tmp_path / "words.txt", tmp_path / "analysis.json"
+    words.write_bytes("\ufeffMünchen\r\nParis\r\n".encode())
+    found.write_text(json.dumps(analysis(city={"kind": "text"})), encoding="utf-8-sig")
+
+    assert pre.IndexLookup(words).vocabulary == ("München", "Paris")
+    assert pre.read_analysis(found)["columns"]["city"]["kind"] == "text"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_utf_16_is_told(tmp_path, encoding):
+    words = tmp_path / "words.txt"
+    words.write_text("München\n", encoding=encoding)
+
+    for read in (pre.IndexLookup, pre.read_analysis):
+        with pytest.raises(UsageError, match="words.txt is of UTF-16 or UTF-32: save it as UTF-8"):
+            read(words)
+
+
 def test_learnt_vocabulary_has_the_most_frequent_first_and_nothing_missing():
     column = np.array(["b", "a", "", "c", "c", "a", ""])
     numbers = np.array([3.0, np.nan, 3.0, 5.0])
@@ -295,6 +315,7 @@ def test_nan_and_what_is_out_of_range_become_the_default_bin():
         (pre.IndexLookup([1]), ["1"], "numbers and got a value of type str"),
         (pre.IndexLookup(["1"]), ["1", None], "type NoneType"),
         (pre.Hashing(3), np.array(["a", None]), "meets a None"),
+        (pre.IndexLookup([1]), np.array(["2020"], "M8[D]"), "type datetime64"),
         (pre.Crossing(3), [[1, 2], [3]], r"one shape, and got \[\[2\], \[1\]\]"),
         (pre.ToRagged(), np.array(["a", None]), "type NoneType"),
         (pre.ConcatenateWithOffset([1]), [[1], [2]], "1 offsets and got 2 inputs"),
@@ -316,6 +337,7 @@ def test_bad_values_are_one_sentence(layer, values, said):
         (lambda: pre.ToNumber("str", 0), "and not 'str'"),
         (lambda: pre.ToNumber("int8", 0.5), "must be whole"),
         (lambda: pre.IndexLookup(["a", "b", "a"]), "'a' twice"),
+        (lambda: pre.IndexLookup([None, 1]), "None, which is no text or number"),
         (lambda: pre.IndexLookup("no-such-file.txt"), "no-such-file.txt cannot be read"),
         (lambda: pre.ToRagged("::"), "one character"),
         (lambda: pre.from_dict({"layer": "Nope"}), "no layer 'Nope'"),
