@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from ..common.errors import UsageError
+from ..common.ragged import concatenated
 from ..data.reader import Columns
 from .job import Job
 from .result import Result
@@ -107,7 +108,7 @@ class Predictions:
     def table(self) -> dict[str, NDArray[Any]]:
         """Return all of them as columns by name."""
         parts = list(self)
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {name: concatenated([part[name] for part in parts]) for name in parts[0]}
 
 
 def _read(tables: list[Path]) -> Iterator[dict[str, NDArray[Any]]]:

@@ -2,6 +2,8 @@
 
 A column is of numbers (bools among them), of texts or of times. Missing are NaN, "" and NaT, and
 records of TFRecord that lack the feature. Infinite numbers are counted and left out of the rest.
+Elements of lists count one by one, and a record with an empty list has none. Durations are told in
+whole microseconds.
 The JSON is read by `edl.nn.preprocess`.
 """
 
@@ -16,7 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.arrays import array_of, joined
 from ..common.errors import DataError
+from ..common.ragged import Ragged
 from .reader import Columns, Records
 from .statistics import Distinct, Frequent, Moments, Quantiles
 
@@ -81,7 +85,10 @@ class ColumnSummary:
         if values.dtype.kind == "f":
             values = values[np.isfinite(values)]
         found, counts = np.unique(values, return_counts=True)
-        listed = found.astype(str) if self.kind == "time" else found
+        if values.dtype.kind == "m":
+            listed = found.view(np.int64)
+        else:
+            listed = found.astype(str) if self.kind == "time" else found
         return collections.Counter(dict(zip(listed.tolist(), counts.tolist(), strict=True)))
 
     def _add_numbers(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -221,26 +228,28 @@ def _by_column(records: Records) -> Mapping[str, Any]:
 
 def _flat(values: Any) -> tuple[NDArray[Any], int]:
     """Return all elements as one array, and how many records have one or more."""
+    if isinstance(values, Ragged):
+        return _flat(values.own().values)[0], int(np.count_nonzero(values.lengths))
     if isinstance(values, np.ndarray) and values.dtype.kind != "O":
         flat = values.ravel()
-        return np.char.decode(flat, "utf-8", "surrogateescape") if flat.dtype.kind == "S" else (
-            flat.view(np.uint8) if flat.dtype.kind == "b" else flat
-        ), len(values)
+        if flat.dtype.kind == "S":
+            flat = np.char.decode(flat, "utf-8", "surrogateescape")
+        if flat.dtype.kind == "m":  # as whole numbers they have an order, and as texts none
+            flat = flat.astype("m8[us]")
+        return flat.view(np.uint8) if flat.dtype.kind == "b" else flat, len(values)
     listed = list(values)
     if not any(isinstance(each, np.ndarray | list | tuple) for each in listed):
         return _objects(listed), len(listed)
     parts = [each for each in listed if len(each)]
-    if all(isinstance(each, np.ndarray) and each.dtype.kind != "O" for each in parts):
-        return (np.concatenate([np.ravel(each) for each in parts]) if parts else _objects([])), len(
-            parts
-        )
+    if parts and all(isinstance(each, np.ndarray) and each.dtype.kind != "O" for each in parts):
+        return _flat(joined([np.ravel(each) for each in parts]))[0], len(parts)
     return _objects([element for part in parts for element in part]), len(parts)
 
 
 def _objects(values: list[Any]) -> NDArray[Any]:
     """Return objects as texts (bytes by UTF-8), or as numbers where all are."""
-    if values and all(isinstance(each, int | float) for each in values):
-        return np.array(values)
+    if values and all(isinstance(each, int | float | np.number | np.bool_) for each in values):
+        return array_of(values)
     texts = np.empty(len(values), object)
     texts[:] = [
         each.decode("utf-8", "surrogateescape") if isinstance(each, bytes) else each

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..common.errors import DataError, RecordError
 from ..common.files import write_file
 from ..common.order import minibatches
+from ..common.ragged import Ragged
 from .analysis import Sizes, Summary
 from .reader import Columns, RecordReader, Records, Source
 
@@ -100,7 +101,7 @@ def summarize(
         records = _read(reader, shard.source, start, end, part.broken)
         part.add(records)
         if block == 1 and isinstance(records, Columns):
-            widest = max((records[name].size for name in records.names), default=1)
+            widest = max((_elements(records[name]) for name in records.names), default=1)
             block = max(1, min(BLOCK, _ELEMENTS // max(1, widest)))
         elif block == 1:
             block = BLOCK
@@ -109,6 +110,10 @@ def summarize(
     for column in part.columns.values():
         column.frequent.shrink()  # less to send
     return part
+
+
+def _elements(column: Any) -> int:
+    return int((column.values if isinstance(column, Ragged) else column).size)
 
 
 def _read(reader: RecordReader, source: str, start: int, end: int, broken: list[str]) -> Records:

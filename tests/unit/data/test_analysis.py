@@ -1,5 +1,6 @@
 """`edl data analyze`: what it says of files, against pandas' kind of oracle in numpy."""
 
+import collections
 import json
 import re
 import runpy
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from edl.cli import analyze as command
 from edl.cli import main as cli
 from edl.common.errors import DataError, RecordError, UsageError
+from edl.common.ragged import Ragged
 from edl.data import analyze as module
 from edl.data.analysis import Sizes, Summary
 from edl.data.analysis_file import load, save
@@ -80,6 +82,80 @@ def test_each_statistic_is_that_of_numpy():
     assert (found["day"]["min"], found["day"]["max"]) == ("2024-01-01", "2024-01-30")
     assert found["wide"]["count"] == 6000
     assert found["wide"]["mean"] == pytest.approx(table["wide"].mean())
+
+
+values_of = {
+    "whole": st.integers(-(2**63), 2**63 - 1),
+    "large": st.integers(0, 2**64 - 1),
+    "text": st.text("aé", max_size=2),
+    "bytes": st.binary(max_size=2).filter(lambda each: not each.endswith(b"\0")),
+    "float": st.floats(allow_nan=False, allow_infinity=False, width=32),
+}
+DTYPES = {"large": np.uint64, "text": np.str_, "bytes": object, "float": np.float32}
+
+
+@given(st.sampled_from(sorted(values_of)).flatmap(
+    lambda kind: st.tuples(st.just(kind), st.lists(st.lists(values_of[kind], max_size=3)))
+))  # fmt: skip
+def test_elements_of_lists_count_one_by_one(drawn):
+    kind, rows = drawn
+    flat = [each for row in rows for each in row]
+    arrays = [np.array(row, DTYPES.get(kind, np.int64)) for row in rows]
+    records = Columns({"x": Ragged.rows_of(arrays, DTYPES.get(kind, np.int64))})
+
+    summary = Summary(SIZES)
+    summary.add(records)
+    found = summary.to_dict()["columns"]
+
+    if not flat:
+        assert found == {}
+        return
+    words = [_text(each) if kind == "bytes" else each for each in flat]
+    there = [each for each in words if each != ""]
+    shown = [_shown(each) if kind == "bytes" else each for each in there]
+    empty = sum(not row for row in rows)
+    assert (found["x"]["count"], found["x"]["missing"]) == (
+        len(there),
+        empty + len(words) - len(there),
+    )
+    if there:
+        assert dict(map(tuple, found["x"]["vocabulary"])) == collections.Counter(shown)
+        assert found["x"]["distinct"] == len(set(there))
+        least, greatest = (shown[there.index(of(there))] for of in (min, max))
+        assert (found["x"]["min"], found["x"]["max"]) == (least, greatest)
+
+
+def _text(value):
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _shown(text):
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def test_lists_of_a_shard_are_read_in_blocks_and_objects_that_are_lists_are_lists():
+    rng = np.random.default_rng(1)
+    rows = [rng.integers(0, 9, n % 4) for n in range(3000)]
+    objects = np.empty(len(rows), object)
+    objects[:] = rows
+    found = [
+        analyze(Table(Columns({"x": column})), SIZES, 700).to_dict()
+        for column in (Ragged.rows_of(rows), objects)
+    ]
+
+    assert found[0] == found[1]
+    assert found[0]["columns"]["x"]["count"] == sum(map(len, rows))
+
+
+def test_durations_are_told_in_microseconds_and_in_their_order():
+    columns = {"x": np.array([9, 10, "NaT"], "m8[ms]")}
+    summary = Summary(SIZES)
+    summary.add(Columns(columns))
+    summary.add(Columns({"x": columns["x"].astype("m8[us]")}))
+
+    found = summary.to_dict()["columns"]["x"]
+
+    assert (found["min"], found["max"], found["distinct"], found["missing"]) == (9000, 10_000, 2, 2)
 
 
 def test_quantiles_are_numpys_within_the_error_that_they_tell():
