@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from edl.common.errors import RecordError
 from edl.common.order import minibatches, order
+from edl.common.ragged import Ragged
+from edl.data.reader import Columns
 from edl.worker.batches import SpanError, spans, split, user_code
 
 pytestmark = pytest.mark.fast
@@ -80,6 +82,23 @@ def test_skipped_positions_are_not_read_and_the_spans_stay_the_same():
     assert [s.used for s in found] == [3, 2, 4]
     assert broken not in [r for s in found for r in s.records]
     assert all(s.records == s.numbers.tolist() for s in found)
+
+
+def test_records_with_lists_are_taken_in_the_tasks_order_without_the_skipped():
+    class Lists:
+        def read(self, source, start, end, skip):
+            numbers = np.array([n for n in range(start, end) if n not in skip])
+            lists = Ragged.rows_of([np.full(n % 3, n) for n in numbers], np.int64)
+            return Columns({"number": numbers, "list": lists})
+
+    offsets = order(1, 0, 1, 10, shuffle=True)
+    found = list(spans(Lists(), "s", 20, 30, offsets=offsets, pieces=[*split(0, 10, 4)], skips=[2]))
+
+    used = np.concatenate([each.numbers for each in found]).tolist()
+    assert used == [20 + n for place, n in enumerate(offsets.tolist()) if place != 2]
+    assert [row for each in found for row in each.records["list"].tolist()] == [
+        [n] * (n % 3) for n in used
+    ]
 
 
 def test_a_broken_record_is_named_with_its_minibatch():
