@@ -29,15 +29,24 @@ from .missing import first_inexact
 from .schema import Field, Type
 
 Values = NDArray[Any] | Ragged
-_TIMES = ("timestamp", "date", "duration")
+TIMES = ("timestamp", "date", "duration")
+WIDE_NBYTES = 64 << 20  # of texts as np.str_; wider ones are objects
 
 
 class Unfit(Exception):
-    """A value that its column's type cannot have. `row`: its record's place."""
+    """A value that its column's type cannot have.
 
-    def __init__(self, row: int, why: str) -> None:
-        super().__init__(why)
-        self.row, self.why = row, why
+    `row`: its record's place. `why` is `what` is wrong, and what to do with data that are read.
+    """
+
+    def __init__(self, row: int, what: str, remedy: str = "") -> None:
+        self.row, self.what, self.remedy = row, what, remedy
+        self.why = f"{what}: {remedy}" if remedy else what
+        super().__init__(self.why)
+
+    def of_row(self, row: int) -> Unfit:
+        """Return the same of another record."""
+        return Unfit(row, self.what, self.remedy)
 
 
 def fits(type_: Type, other: Type) -> bool:
@@ -160,7 +169,10 @@ def _lists(column: Field, values: Values | Sequence[Any]) -> Ragged:
             if strange := [n for n, each in enumerate(array) if not isinstance(each, _ROWS)]:
                 told = _told(array[strange[0]])
                 raise Unfit(strange[0], f"column {column.name!r} is {column.type}, not {told}")
-            values = Ragged.rows_of(map(_row, array))
+            rows = [_row(each) for each in array]
+            if len({row.dtype for row in rows if len(row)}) > 1:  # their common one may round
+                rows = [row.astype(object) for row in rows]
+            values = Ragged.rows_of(rows)
         elif array.ndim == 2:
             values = Ragged.of(array.ravel(), np.full(len(array), array.shape[1]))
         else:
@@ -169,7 +181,7 @@ def _lists(column: Field, values: Values | Sequence[Any]) -> Ragged:
     try:
         return ragged.replace(_brought(column.name, column.type.single, ragged.values))
     except Unfit as error:
-        raise Unfit(int(ragged.rows[error.row]), error.why) from error
+        raise error.of_row(int(ragged.rows[error.row])) from error
 
 
 _ROWS = (np.ndarray, list, tuple)
@@ -193,7 +205,7 @@ def _stacked(column: Field, array: NDArray[Any]) -> NDArray[Any]:
     try:
         found = _brought(column.name, column.type.single, flat)
     except Unfit as error:
-        raise Unfit(error.row // int(np.prod(shape)), error.why) from error
+        raise error.of_row(error.row // int(np.prod(shape))) from error
     return found.reshape(len(array), *shape)
 
 
@@ -211,7 +223,7 @@ def _brought(name: str, type_: Type, array: NDArray[Any]) -> NDArray[Any]:
     if type_.kind == "bytes":
         return _bytes(name, array)
     kind = array.dtype.kind
-    if type_.kind in _TIMES:
+    if type_.kind in TIMES:
         if kind not in "Mm" or not fits(type_.single, _untimed(array, type_)):
             raise _unfit(name, type_, array, 0)
         return _times(name, type_, array)
@@ -238,7 +250,7 @@ def _typed(name: str, type_: Type, array: NDArray[Any]) -> NDArray[Any]:
         wanted = (bool, np.bool_)
     elif type_.is_float:
         wanted = (*wanted, float, np.floating)
-    elif type_.kind in _TIMES:
+    elif type_.kind in TIMES:
         wanted = (np.datetime64, np.timedelta64)
     if strange := next((n for n, v in enumerate(objects) if not isinstance(v, wanted)), None):
         raise _unfit(name, type_, array, strange)
@@ -318,7 +330,7 @@ def _times(name: str, type_: Type, array: NDArray[Any]) -> NDArray[Any]:
 def _texts(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind == "U":
         return array
-    if array.dtype.kind not in "SO":
+    if array.dtype.kind not in "SOT":
         raise _unfit(name, Type("text"), array, 0)
     texts = array.ravel().tolist()
     for place, each in enumerate(texts):
@@ -336,6 +348,10 @@ def _texts(name: str, array: NDArray[Any]) -> NDArray[Any]:
                 _row_of(array, place),
                 f"column {name!r}: a text that ends in NUL would lose it: leave the NUL out",
             )
+    if 4 * len(texts) * max(map(len, texts), default=0) > WIDE_NBYTES:
+        found = np.empty(len(texts), object)
+        found[:] = texts
+        return found.reshape(array.shape)
     return np.array(texts, np.str_).reshape(array.shape)
 
 
@@ -357,9 +373,8 @@ def _row_of(array: NDArray[Any], place: int) -> int:
 def _unfit(name: str, type_: Type, array: NDArray[Any], place: int, why: str = "") -> Unfit:
     value = array.ravel()[place]
     said = why or f"is {_word(value)}"
-    return Unfit(
-        _row_of(array, place), f"column {name!r} is {type_}, and {_told(value)} {said}: {_REMEDY}"
-    )
+    row = _row_of(array, place)
+    return Unfit(row, f"column {name!r} is {type_}, and {_told(value)} {said}", _REMEDY)
 
 
 _REMEDY = "mend the value, or declare the column's type with --schema (dtypes=COLUMN:TYPE)"
