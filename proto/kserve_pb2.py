@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64l/proto/kserve.proto\x12\nedl.kserve\"\x17\n\x15ServerMetadataRequest\"H\n\x13ServerMetadataReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nextensions\x18\x03 \x03(\t\"\x0f\n\rHealthRequest\"\x1c\n\x0bHealthReply\x12\r\n\x05is_so\x18\x01 \x01(\x08\"-\n\x0cModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"?\n\x0eTensorMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"\x9f\x01\n\x12ModelMetadataReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08versions\x18\x02 \x03(\t\x12\x10\n\x08platform\x18\x03 \x01(\t\x12*\n\x06inputs\x18\x04 \x03(\x0b\x32\x1a.edl.kserve.TensorMetadata\x12+\n\x07outputs\x18\x05 \x03(\x0b\x32\x1a.edl.kserve.TensorMetadata\"<\n\x0b\x43onfigInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tdata_type\x18\x02 \x01(\x05\x12\x0c\n\x04\x64ims\x18\x04 \x03(\x03\"=\n\x0c\x43onfigOutput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tdata_type\x18\x02 \x01(\x05\x12\x0c\n\x04\x64ims\x18\x03 \x03(\x03\"U\n\x0f\x44ynamicBatching\x12\x1c\n\x14preferred_batch_size\x18\x01 \x03(\x05\x12$\n\x1cmax_queue_delay_microseconds\x18\x02 \x01(\x04\"\xdf\x01\n\x0bModelConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08platform\x18\x02 \x01(\t\x12\x16\n\x0emax_batch_size\x18\x04 \x01(\x05\x12&\n\x05input\x18\x05 \x03(\x0b\x32\x17.edl.kserve.ConfigInput\x12(\n\x06output\x18\x06 \x03(\x0b\x32\x18.edl.kserve.ConfigOutput\x12\x35\n\x10\x64ynamic_batching\x18\x0b \x01(\x0b\x32\x1b.edl.kserve.DynamicBatching\x12\x0f\n\x07\x62\x61\x63kend\x18\x11 \x01(\t\";\n\x10ModelConfigReply\x12\'\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\x17.edl.kserve.ModelConfig\"%\n\x08\x44uration\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\n\n\x02ns\x18\x02 \x01(\x04\"\x89\x02\n\x0fInferStatistics\x12%\n\x07success\x18\x01 \x01(\x0b\x32\x14.edl.kserve.Duration\x12\"\n\x04\x66\x61il\x18\x02 \x01(\x0b\x32\x14.edl.kserve.Duration\x12#\n\x05queue\x18\x03 \x01(\x0b\x32\x14.edl.kserve.Duration\x12+\n\rcompute_input\x18\x04 \x01(\x0b\x32\x14.edl.kserve.Duration\x12+\n\rcompute_infer\x18\x05 \x01(\x0b\x32\x14.edl.kserve.Duration\x12,\n\x0e\x63ompute_output\x18\x06 \x01(\x0b\x32\x14.edl.kserve.Duration\"\xb0\x01\n\x0fModelStatistics\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x16\n\x0elast_inference\x18\x03 \x01(\x04\x12\x17\n\x0finference_count\x18\x04 \x01(\x04\x12\x17\n\x0f\x65xecution_count\x18\x05 \x01(\x04\x12\x34\n\x0finference_stats\x18\x06 \x01(\x0b\x32\x1b.edl.kserve.InferStatistics\"H\n\x14ModelStatisticsReply\x12\x30\n\x0bmodel_stats\x18\x01 \x03(\x0b\x32\x1b.edl.kserve.ModelStatistics\"\'\n\x16RepositoryIndexRequest\x12\r\n\x05ready\x18\x02 \x01(\x08\"J\n\nModelIndex\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\">\n\x14RepositoryIndexReply\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.edl.kserve.ModelIndex\"\xc5\x01\n\x08\x43ontents\x12\x15\n\rbool_contents\x18\x01 \x03(\x08\x12\x14\n\x0cint_contents\x18\x02 \x03(\x05\x12\x16\n\x0eint64_contents\x18\x03 \x03(\x03\x12\x15\n\ruint_contents\x18\x04 \x03(\r\x12\x17\n\x0fuint64_contents\x18\x05 \x03(\x04\x12\x15\n\rfp32_contents\x18\x06 \x03(\x02\x12\x15\n\rfp64_contents\x18\x07 \x03(\x01\x12\x16\n\x0e\x62ytes_contents\x18\x08 \x03(\x0c\"\x8a\x01\n\tParameter\x12\x14\n\nbool_param\x18\x01 \x01(\x08H\x00\x12\x15\n\x0bint64_param\x18\x02 \x01(\x03H\x00\x12\x16\n\x0cstring_param\x18\x03 \x01(\tH\x00\x12\x16\n\x0c\x64ouble_param\x18\x04 \x01(\x01H\x00\x12\x16\n\x0cuint64_param\x18\x05 \x01(\x04H\x00\x42\x08\n\x06\x63hoice\"\xeb\x01\n\x0bInferTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12;\n\nparameters\x18\x04 \x03(\x0b\x32\'.edl.kserve.InferTensor.ParametersEntry\x12&\n\x08\x63ontents\x18\x05 \x01(\x0b\x32\x14.edl.kserve.Contents\x1aH\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.edl.kserve.Parameter:\x02\x38\x01\"\xaa\x01\n\x0fRequestedOutput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\nparameters\x18\x02 \x03(\x0b\x32+.edl.kserve.RequestedOutput.ParametersEntry\x1aH\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.edl.kserve.Parameter:\x02\x38\x01\"\xc0\x02\n\x0cInferRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12<\n\nparameters\x18\x04 \x03(\x0b\x32(.edl.kserve.InferRequest.ParametersEntry\x12\'\n\x06inputs\x18\x05 \x03(\x0b\x32\x17.edl.kserve.InferTensor\x12,\n\x07outputs\x18\x06 \x03(\x0b\x32\x1b.edl.kserve.RequestedOutput\x12\x1a\n\x12raw_input_contents\x18\x07 \x03(\x0c\x1aH\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.edl.kserve.Parameter:\x02\x38\x01\"\x8a\x01\n\nInferReply\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12(\n\x07outputs\x18\x05 \x03(\x0b\x32\x17.edl.kserve.InferTensor\x12\x1b\n\x13raw_output_contents\x18\x06 \x03(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65\x64l/proto/kserve.proto\x12\nedl.kserve\"\x17\n\x15ServerMetadataRequest\"H\n\x13ServerMetadataReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nextensions\x18\x03 \x03(\t\"\x0f\n\rHealthRequest\"\x1c\n\x0bHealthReply\x12\r\n\x05is_so\x18\x01 \x01(\x08\"-\n\x0cModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"?\n\x0eTensorMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"\x9f\x01\n\x12ModelMetadataReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08versions\x18\x02 \x03(\t\x12\x10\n\x08platform\x18\x03 \x01(\t\x12*\n\x06inputs\x18\x04 \x03(\x0b\x32\x1a.edl.kserve.TensorMetadata\x12+\n\x07outputs\x18\x05 \x03(\x0b\x32\x1a.edl.kserve.TensorMetadata\"j\n\x0b\x43onfigInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tdata_type\x18\x02 \x01(\x05\x12\x0c\n\x04\x64ims\x18\x04 \x03(\x03\x12\x1a\n\x12\x61llow_ragged_batch\x18\x07 \x01(\x08\x12\x10\n\x08optional\x18\x08 \x01(\x08\"=\n\x0c\x43onfigOutput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tdata_type\x18\x02 \x01(\x05\x12\x0c\n\x04\x64ims\x18\x03 \x03(\x03\"U\n\x0f\x44ynamicBatching\x12\x1c\n\x14preferred_batch_size\x18\x01 \x03(\x05\x12$\n\x1cmax_queue_delay_microseconds\x18\x02 \x01(\x04\"\xdf\x01\n\x0bModelConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08platform\x18\x02 \x01(\t\x12\x16\n\x0emax_batch_size\x18\x04 \x01(\x05\x12&\n\x05input\x18\x05 \x03(\x0b\x32\x17.edl.kserve.ConfigInput\x12(\n\x06output\x18\x06 \x03(\x0b\x32\x18.edl.kserve.ConfigOutput\x12\x35\n\x10\x64ynamic_batching\x18\x0b \x01(\x0b\x32\x1b.edl.kserve.DynamicBatching\x12\x0f\n\x07\x62\x61\x63kend\x18\x11 \x01(\t\";\n\x10ModelConfigReply\x12\'\n\x06\x63onfig\x18\x01 \x01(\x0b\x32\x17.edl.kserve.ModelConfig\"%\n\x08\x44uration\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\n\n\x02ns\x18\x02 \x01(\x04\"\x89\x02\n\x0fInferStatistics\x12%\n\x07success\x18\x01 \x01(\x0b\x32\x14.edl.kserve.Duration\x12\"\n\x04\x66\x61il\x18\x02 \x01(\x0b\x32\x14.edl.kserve.Duration\x12#\n\x05queue\x18\x03 \x01(\x0b\x32\x14.edl.kserve.Duration\x12+\n\rcompute_input\x18\x04 \x01(\x0b\x32\x14.edl.kserve.Duration\x12+\n\rcompute_infer\x18\x05 \x01(\x0b\x32\x14.edl.kserve.Duration\x12,\n\x0e\x63ompute_output\x18\x06 \x01(\x0b\x32\x14.edl.kserve.Duration\"\xb0\x01\n\x0fModelStatistics\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x16\n\x0elast_inference\x18\x03 \x01(\x04\x12\x17\n\x0finference_count\x18\x04 \x01(\x04\x12\x17\n\x0f\x65xecution_count\x18\x05 \x01(\x04\x12\x34\n\x0finference_stats\x18\x06 \x01(\x0b\x32\x1b.edl.kserve.InferStatistics\"H\n\x14ModelStatisticsReply\x12\x30\n\x0bmodel_stats\x18\x01 \x03(\x0b\x32\x1b.edl.kserve.ModelStatistics\"\'\n\x16RepositoryIndexRequest\x12\r\n\x05ready\x18\x02 \x01(\x08\"J\n\nModelIndex\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\">\n\x14RepositoryIndexReply\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.edl.kserve.ModelIndex\"\xc5\x01\n\x08\x43ontents\x12\x15\n\rbool_contents\x18\x01 \x03(\x08\x12\x14\n\x0cint_contents\x18\x02 \x03(\x05\x12\x16\n\x0eint64_contents\x18\x03 \x03(\x03\x12\x15\n\ruint_contents\x18\x04 \x03(\r\x12\x17\n\x0fuint64_contents\x18\x05 \x03(\x04\x12\x15\n\rfp32_contents\x18\x06 \x03(\x02\x12\x15\n\rfp64_contents\x18\x07 \x03(\x01\x12\x16\n\x0e\x62ytes_contents\x18\x08 \x03(\x0c\"\x8a\x01\n\tParameter\x12\x14\n\nbool_param\x18\x01 \x01(\x08H\x00\x12\x15\n\x0bint64_param\x18\x02 \x01(\x03H\x00\x12\x16\n\x0cstring_param\x18\x03 \x01(\tH\x00\x12\x16\n\x0c\x64ouble_param\x18\x04 \x01(\x01H\x00\x12\x16\n\x0cuint64_param\x18\x05 \x01(\x04H\x00\x42\x08\n\x06\x63hoice\"\xeb\x01\n\x0bInferTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tatype\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12;\n\nparameters\x18\x04 \x03(\x0b\x32\'.edl.kserve.InferTensor.ParametersEntry\x12&\n\x08\x63ontents\x18\x05 \x01(\x0b\x32\x14.edl.kserve.Contents\x1aH\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.edl.kserve.Parameter:\x02\x38\x01\"\xaa\x01\n\x0fRequestedOutput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\nparameters\x18\x02 \x03(\x0b\x32+.edl.kserve.RequestedOutput.ParametersEntry\x1aH\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.edl.kserve.Parameter:\x02\x38\x01\"\xc0\x02\n\x0cInferRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12<\n\nparameters\x18\x04 \x03(\x0b\x32(.edl.kserve.InferRequest.ParametersEntry\x12\'\n\x06inputs\x18\x05 \x03(\x0b\x32\x17.edl.kserve.InferTensor\x12,\n\x07outputs\x18\x06 \x03(\x0b\x32\x1b.edl.kserve.RequestedOutput\x12\x1a\n\x12raw_input_contents\x18\x07 \x03(\x0c\x1aH\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.edl.kserve.Parameter:\x02\x38\x01\"\x8a\x01\n\nInferReply\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\t\x12(\n\x07outputs\x18\x05 \x03(\x0b\x32\x17.edl.kserve.InferTensor\x12\x1b\n\x13raw_output_contents\x18\x06 \x03(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,45 +52,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODELMETADATAREPLY']._serialized_start=297
   _globals['_MODELMETADATAREPLY']._serialized_end=456
   _globals['_CONFIGINPUT']._serialized_start=458
-  _globals['_CONFIGINPUT']._serialized_end=518
-  _globals['_CONFIGOUTPUT']._serialized_start=520
-  _globals['_CONFIGOUTPUT']._serialized_end=581
-  _globals['_DYNAMICBATCHING']._serialized_start=583
-  _globals['_DYNAMICBATCHING']._serialized_end=668
-  _globals['_MODELCONFIG']._serialized_start=671
-  _globals['_MODELCONFIG']._serialized_end=894
-  _globals['_MODELCONFIGREPLY']._serialized_start=896
-  _globals['_MODELCONFIGREPLY']._serialized_end=955
-  _globals['_DURATION']._serialized_start=957
-  _globals['_DURATION']._serialized_end=994
-  _globals['_INFERSTATISTICS']._serialized_start=997
-  _globals['_INFERSTATISTICS']._serialized_end=1262
-  _globals['_MODELSTATISTICS']._serialized_start=1265
-  _globals['_MODELSTATISTICS']._serialized_end=1441
-  _globals['_MODELSTATISTICSREPLY']._serialized_start=1443
-  _globals['_MODELSTATISTICSREPLY']._serialized_end=1515
-  _globals['_REPOSITORYINDEXREQUEST']._serialized_start=1517
-  _globals['_REPOSITORYINDEXREQUEST']._serialized_end=1556
-  _globals['_MODELINDEX']._serialized_start=1558
-  _globals['_MODELINDEX']._serialized_end=1632
-  _globals['_REPOSITORYINDEXREPLY']._serialized_start=1634
-  _globals['_REPOSITORYINDEXREPLY']._serialized_end=1696
-  _globals['_CONTENTS']._serialized_start=1699
-  _globals['_CONTENTS']._serialized_end=1896
-  _globals['_PARAMETER']._serialized_start=1899
-  _globals['_PARAMETER']._serialized_end=2037
-  _globals['_INFERTENSOR']._serialized_start=2040
-  _globals['_INFERTENSOR']._serialized_end=2275
-  _globals['_INFERTENSOR_PARAMETERSENTRY']._serialized_start=2203
-  _globals['_INFERTENSOR_PARAMETERSENTRY']._serialized_end=2275
-  _globals['_REQUESTEDOUTPUT']._serialized_start=2278
-  _globals['_REQUESTEDOUTPUT']._serialized_end=2448
-  _globals['_REQUESTEDOUTPUT_PARAMETERSENTRY']._serialized_start=2203
-  _globals['_REQUESTEDOUTPUT_PARAMETERSENTRY']._serialized_end=2275
-  _globals['_INFERREQUEST']._serialized_start=2451
-  _globals['_INFERREQUEST']._serialized_end=2771
-  _globals['_INFERREQUEST_PARAMETERSENTRY']._serialized_start=2203
-  _globals['_INFERREQUEST_PARAMETERSENTRY']._serialized_end=2275
-  _globals['_INFERREPLY']._serialized_start=2774
-  _globals['_INFERREPLY']._serialized_end=2912
+  _globals['_CONFIGINPUT']._serialized_end=564
+  _globals['_CONFIGOUTPUT']._serialized_start=566
+  _globals['_CONFIGOUTPUT']._serialized_end=627
+  _globals['_DYNAMICBATCHING']._serialized_start=629
+  _globals['_DYNAMICBATCHING']._serialized_end=714
+  _globals['_MODELCONFIG']._serialized_start=717
+  _globals['_MODELCONFIG']._serialized_end=940
+  _globals['_MODELCONFIGREPLY']._serialized_start=942
+  _globals['_MODELCONFIGREPLY']._serialized_end=1001
+  _globals['_DURATION']._serialized_start=1003
+  _globals['_DURATION']._serialized_end=1040
+  _globals['_INFERSTATISTICS']._serialized_start=1043
+  _globals['_INFERSTATISTICS']._serialized_end=1308
+  _globals['_MODELSTATISTICS']._serialized_start=1311
+  _globals['_MODELSTATISTICS']._serialized_end=1487
+  _globals['_MODELSTATISTICSREPLY']._serialized_start=1489
+  _globals['_MODELSTATISTICSREPLY']._serialized_end=1561
+  _globals['_REPOSITORYINDEXREQUEST']._serialized_start=1563
+  _globals['_REPOSITORYINDEXREQUEST']._serialized_end=1602
+  _globals['_MODELINDEX']._serialized_start=1604
+  _globals['_MODELINDEX']._serialized_end=1678
+  _globals['_REPOSITORYINDEXREPLY']._serialized_start=1680
+  _globals['_REPOSITORYINDEXREPLY']._serialized_end=1742
+  _globals['_CONTENTS']._serialized_start=1745
+  _globals['_CONTENTS']._serialized_end=1942
+  _globals['_PARAMETER']._serialized_start=1945
+  _globals['_PARAMETER']._serialized_end=2083
+  _globals['_INFERTENSOR']._serialized_start=2086
+  _globals['_INFERTENSOR']._serialized_end=2321
+  _globals['_INFERTENSOR_PARAMETERSENTRY']._serialized_start=2249
+  _globals['_INFERTENSOR_PARAMETERSENTRY']._serialized_end=2321
+  _globals['_REQUESTEDOUTPUT']._serialized_start=2324
+  _globals['_REQUESTEDOUTPUT']._serialized_end=2494
+  _globals['_REQUESTEDOUTPUT_PARAMETERSENTRY']._serialized_start=2249
+  _globals['_REQUESTEDOUTPUT_PARAMETERSENTRY']._serialized_end=2321
+  _globals['_INFERREQUEST']._serialized_start=2497
+  _globals['_INFERREQUEST']._serialized_end=2817
+  _globals['_INFERREQUEST_PARAMETERSENTRY']._serialized_start=2249
+  _globals['_INFERREQUEST_PARAMETERSENTRY']._serialized_end=2321
+  _globals['_INFERREPLY']._serialized_start=2820
+  _globals['_INFERREPLY']._serialized_end=2958
 # @@protoc_insertion_point(module_scope)

@@ -2,7 +2,8 @@
 
 What is queued when a thread is free becomes one batch (distill/batching.py): under load batches
 grow, and without load nobody waits. A request is never split, so that all of its rows are answered
-by one call of the model; those of two versions are never in one batch.
+by one call of the model; those of two versions are never in one batch. Lists of any length are
+joined as they are: nothing is filled up.
 
 A batch that takes no longer than two changes of threads is better computed by whoever has brought
 it: `Quick` learns up to how many rows that is so, and `help` is the call.
@@ -20,8 +21,11 @@ import numpy as np
 
 from ..common.clock import Clock, MonotonicClock
 from ..common.errors import EdlError
+from ..common.ragged import Ragged
+from ..data.exact import Values
 from ..distill.batching import Piece, Queue, Request
 from .kserve.refused import Refused, Why
+from .kserve.taken import Inputs
 from .kserve.tensors import Arrays
 from .servable import Servable
 from .versions import Held
@@ -71,8 +75,11 @@ class Quick:
 
 
 @dataclass(eq=False)
-class Asked(Request[Arrays]):
-    """A request, which holds its version until `over` is called: once, by any thread."""
+class Asked(Request[Any]):
+    """A request, which holds its version until `over` is called: once, by any thread.
+
+    What it asks about are Inputs, and its pieces Arrays.
+    """
 
     held: Held[Servable] = field(kw_only=True)
     over: Callable[[Asked], None] = field(kw_only=True)
@@ -85,7 +92,8 @@ class Asked(Request[Arrays]):
         """The outputs. Raises what went wrong."""
         if self.failure is not None:
             raise self.failure
-        return self.pieces[0]
+        found: Arrays = self.pieces[0]
+        return found
 
 
 class Watched(Protocol):
@@ -122,7 +130,7 @@ class Batcher:
     def ask(
         self,
         held: Held[Servable],
-        inputs: Arrays,
+        inputs: Inputs,
         rows: int,
         over: Callable[[Asked], None],
         *,
@@ -183,7 +191,7 @@ class Batcher:
         for thread in self._threads:
             thread.join(_END_S)
 
-    def _kind(self, held: Held[Servable], inputs: Arrays, rows: int) -> Any:
+    def _kind(self, held: Held[Servable], inputs: Inputs, rows: int) -> Any:
         """Return what requests of one batch have in common; None: this one is a batch."""
         if rows > self._rules.max_batch_size:
             return None
@@ -280,10 +288,18 @@ def _outputs(batch: Sequence[Piece[Asked]]) -> Arrays:
     if len(batch) == 1:
         return served.infer(batch[0][0].asked)
     inputs = {
-        column.name: np.concatenate([asked.asked[column.name] for asked, _, _ in batch])
+        column.name: _joined([asked.asked[column.name] for asked, _, _ in batch])
         for column in served.inputs
     }
     return served.infer(inputs)
+
+
+def _joined(parts: Sequence[Values]) -> Values:
+    """Return the rows of a column of all requests, one after the other."""
+    ragged = [part for part in parts if isinstance(part, Ragged)]
+    if ragged:
+        return Ragged.concatenated(ragged)
+    return np.concatenate([part for part in parts if not isinstance(part, Ragged)])
 
 
 def _check(outputs: Arrays, rows: int) -> None:

@@ -7,6 +7,9 @@ notes what is read of it. What is read is asked for at serving, but for two kind
 - the label of a feed that reads it in every mode: other values of it change the labels and no
   feature. Zeros, or empty texts, stand for it then.
 
+Of which type a column is says the schema of the job; of a column that it does not name, those
+records do. What a request brings is brought to that exactly (brought.py).
+
 Records that are no table (dicts of a TFRecord, or bytes) are columns by their keys, or one column
 "record".
 """
@@ -14,23 +17,26 @@ Records that are no table (dicts of a TFRecord, or bytes) are columns by their k
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import EdlError, UsageError
 from ..common.foreign import must_be
+from ..common.ragged import Ragged
+from ..data.exact import TIMES, Unfit, Values, bring, type_of
 from ..data.reader import Columns, Records
+from ..data.schema import NO_SCHEMA, Field, Schema, Type
 from ..distill.tree import parts_of
+from .brought import SAMPLED, brought
+from .forms import FORMS, RECORD, Kind, as_table, empty, formed, kind_of
 from .others import told_as
-from .servable import Column
+from .servable import Column, Typed
 
 Feed = Callable[[Any, str], tuple[Any, Any]]
-FORMS = ("table", "dicts", "values")
-RECORD = "record"  # the one column of records that are bytes or texts
 _NUMBERS = {
     **{np.dtype(f"i{n}"): f"INT{8 * n}" for n in (1, 2, 4, 8)},
     **{np.dtype(f"u{n}"): f"UINT{8 * n}" for n in (1, 2, 4, 8)},
@@ -45,13 +51,6 @@ def datatype(dtype: np.dtype[Any]) -> str:
     return _NUMBERS.get(dtype.newbyteorder("="), "BYTES")
 
 
-class _Kind(NamedTuple):
-    """A column as feed is to get it: `dtype` by numpy's name; "lists" are of such values."""
-
-    dtype: str
-    lists: bool = False
-
-
 def told_of(what: str) -> contextlib.AbstractContextManager[None]:
     """Let whatever the user's code raises be a UsageError that begins so."""
     return told_as(UsageError, what)
@@ -61,28 +60,39 @@ def told_of(what: str) -> contextlib.AbstractContextManager[None]:
 class Asked:
     """The columns that a request must bring, and how feed's records are made of them."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[Typed, ...]
     form: str  # of FORMS
-    kinds: Mapping[str, _Kind]
-    filled: Mapping[str, Column]  # labels that feed reads and that nobody knows at serving
+    kinds: Mapping[str, Kind]
+    filled: Mapping[str, Typed]  # labels that feed reads and that nobody knows at serving
 
-    def records(self, inputs: Mapping[str, NDArray[Any]]) -> Records:
-        """Return what feed gets, of the columns of a request, which are as `columns` says."""
+    @property
+    def schema(self) -> Schema:
+        """The types of these columns."""
+        return Schema(tuple(each.field for each in (*self.columns, *self.filled.values())))
+
+    def records(self, inputs: Mapping[str, Values]) -> Records:
+        """Return what feed gets, of the columns of a request. Raises UsageError."""
         count = len(next(iter(inputs.values()), ()))
-        whole = {column.name: inputs[column.name] for column in self.columns}
+        made = {each.name: self._made(each, inputs[each.name]) for each in self.columns}
         for name, column in self.filled.items():
-            empty: Any = b"" if column.datatype == "BYTES" else 0
-            shape = count, *(max(size, 0) for size in column.shape)
-            whole[name] = np.full(shape, empty, DTYPES.get(column.datatype, np.dtype(object)))
-        made = {name: _typed(values, self.kinds[name]) for name, values in whole.items()}
+            made[name] = formed(empty(column, count), self.kinds[name])
         if self.form == "table":
             return Columns(made)
         if self.form == "values":
             return list(made[RECORD])
         return [{name: values[i] for name, values in made.items()} for i in range(count)]
 
+    def _made(self, column: Typed, values: Values) -> Values:
+        found = brought(column.field, values)
+        if not column.is_lists and found.shape[1:] != column.shape:
+            raise UsageError(
+                f"the input {column.name!r} has the shape {[*found.shape]}, and the model takes "
+                f"{[-1, *column.shape]}"
+            )
+        return formed(found, self.kinds[column.name])
+
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
+        """Return it as JSON can hold it, but for the types, which `schema` has."""
         return {
             "form": self.form,
             "columns": [_as_json(column) for column in self.columns],
@@ -91,20 +101,41 @@ class Asked:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Asked:
-        """Return what `to_json` made. Raises KeyError, TypeError or ValueError for other values."""
+    def from_json(cls, values: Mapping[str, Any], schema: Schema = NO_SCHEMA) -> Asked:
+        """Return what `to_json` made. Raises KeyError, TypeError or ValueError for other values.
+
+        `schema`: has the types of these columns; those of an earlier version say it by their kinds.
+        """
         must_be(values, {"columns": [dict], "filled": [dict], "form": str, "kinds": dict})
-        columns, filled = (
-            tuple(column_of(each) for each in values[name]) for name in ("columns", "filled")
-        )
-        kinds = dict[str, _Kind]()
+        kinds = dict[str, Kind]()
         for name, kind in values["kinds"].items():
             must_be(kind, list, name)
             dtype, lists = kind
-            kinds[name] = _Kind(dtype if dtype == "T" else np.dtype(str(dtype)).str, bool(lists))
+            lists = lists if isinstance(lists, str) else "arrays" if lists else ""
+            if lists not in ("", "ragged", "arrays", "lists"):
+                raise ValueError(f"the column {name!r} is of {lists}")
+            kinds[name] = Kind(dtype if dtype == "T" else np.dtype(str(dtype)).str, lists)
+        columns, filled = (
+            tuple(_typed_column(column_of(each), kinds, schema) for each in values[name])
+            for name in ("columns", "filled")
+        )
         if values["form"] not in FORMS or {c.name for c in (*columns, *filled)} != set(kinds):
             raise ValueError(f"columns of the form {values['form']!r} are of other names")
         return cls(columns, values["form"], kinds, {column.name: column for column in filled})
+
+
+def _typed_column(column: Column, kinds: Mapping[str, Kind], schema: Schema) -> Typed:
+    """Return a column that a file names, with its type. Raises KeyError, ValueError."""
+    field = schema.get(column.name)
+    if field is None:
+        kind = kinds[column.name]
+        single = type_of(np.empty(0, "U1" if kind.dtype in ("T", "|O") else kind.dtype))
+        type_ = Type(single.kind, bool(kind.lists), () if kind.lists else column.shape)
+        field = Field(column.name, type_, found=SAMPLED)
+    made = _column(field, column.shape)
+    if made != column:
+        raise ValueError(f"the column {column.name!r} is {field.type}, and {tuple(column)}")
+    return made
 
 
 def _as_json(column: Column) -> dict[str, Any]:
@@ -120,12 +151,16 @@ def column_of(values: Mapping[str, Any]) -> Column:
     return Column(values["name"], values["datatype"], shape)
 
 
-def asked(feed: Feed, records: Records) -> Asked:
+def asked(feed: Feed, records: Records, schema: Schema = NO_SCHEMA) -> Asked:
     """Return what feed must get to predict, found on a few records (at least one).
 
-    Raises UsageError where a column cannot be a tensor of a request; what feed raises passes.
+    `schema`: the types of the columns that are known.
+
+    Raises UsageError where a column cannot be a tensor of a request, or these records are none of
+    the schema's; what feed raises passes.
     """
-    form, table = _as_table(records)
+    form, table = as_table(records)
+    table = {name: _as_known(schema.get(name), each, form) for name, each in table.items()}
     read = _Reads(table)
     features, labels = feed(_as_form(read, form), "predict")
     names = [name for name in table if name in read.noted]
@@ -134,21 +169,65 @@ def asked(feed: Feed, records: Records) -> Asked:
         if not _does_without(feed, table, form, name, features):
             label = labels is not None and _is_label(feed, table, form, name, features, labels)
             (filled if label else needed).append(name)
-    kinds = {name: _kind(name, table[name]) for name in (*needed, *filled)}
-    found = {name: _column(name, table[name], kinds[name]) for name in kinds}
+    fields = {name: _field(schema, name, table[name]) for name in (*needed, *filled)}
+    kinds = {name: kind_of(table[name]) for name in fields}
+    found = {
+        name: _column(field, () if field.type.lists else table[name].shape[1:])
+        for name, field in fields.items()
+    }
     return Asked(
         tuple(found[name] for name in needed), form, kinds, {name: found[name] for name in filled}
     )
 
 
+def brought_to(schema: Schema, records: Records) -> Records:
+    """Return records with their columns as a schema has them. Raises UsageError."""
+    form, table = as_table(records)
+    known = {name: _as_known(schema.get(name), each, form) for name, each in table.items()}
+    if form == "table":
+        return Columns(known)
+    if form == "values":
+        return list(known[RECORD])
+    return [
+        {name: known[name][row] if name in known else value for name, value in record.items()}
+        for row, record in enumerate(records)
+    ]
+
+
+def _as_known(field: Field | None, values: Values, form: str) -> Values:
+    """Return a column of records that were read, as its field has it. Raises UsageError."""
+    if field is None:
+        return values
+    try:
+        found = bring(field, values)
+    except Unfit as error:
+        raise UsageError(f"record {error.row} of the sample: {error.why}") from error
+    as_lists = form == "dicts" and kind_of(values).lists == "lists"
+    return formed(found, Kind("<U0", "lists")) if as_lists else found
+
+
+def _field(schema: Schema, name: str, values: Values) -> Field:
+    """Return the field of a column that feed needs. Raises UsageError where it has no type."""
+    field = schema.get(name)
+    if field is not None:
+        return field
+    try:
+        return Field(name, type_of(values, name), found=SAMPLED)
+    except ValueError as error:
+        raise UsageError(
+            f"{error}: feed reads it, and no request can bring it: read it with a type "
+            "(--data_reader_params dtypes=COLUMN:TYPE)"
+        ) from error
+
+
 class _Reads(Columns):
     """Records that note the columns that are read of them."""
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any]], noted: set[str] | None = None) -> None:
+    def __init__(self, arrays: Mapping[str, Values], noted: set[str] | None = None) -> None:
         super().__init__(arrays)
         self.noted: set[str] = set() if noted is None else noted
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Any:
         self.noted.add(name)
         return super().__getitem__(name)
 
@@ -159,7 +238,7 @@ class _Reads(Columns):
 class _Record(Mapping[str, Any]):
     """One record of a table whose reads it notes."""
 
-    def __init__(self, table: Mapping[str, NDArray[Any]], number: int) -> None:
+    def __init__(self, table: Mapping[str, Values], number: int) -> None:
         self._table, self._number = table, number
 
     def __getitem__(self, name: str) -> Any:
@@ -172,33 +251,7 @@ class _Record(Mapping[str, Any]):
         return len(self._table)
 
 
-def _as_table(records: Any) -> tuple[str, dict[str, NDArray[Any]]]:
-    """Return the form of the records, and their columns."""
-    if isinstance(records, Mapping):
-        return "table", {str(name): np.asarray(records[name]) for name in records}
-    if records and isinstance(records[0], Mapping):
-        names = dict.fromkeys(name for record in records for name in record)
-        return "dicts", {
-            name: _stacked([record[name] for record in records if name in record])
-            for name in names
-            if all(name in record for record in records)
-        }
-    return "values", {RECORD: _stacked(list(records))}
-
-
-def _stacked(values: Sequence[Any]) -> NDArray[Any]:
-    """Return values as a column: an array where they have one shape, else one of objects."""
-    arrays = [value for value in values if isinstance(value, np.ndarray)]
-    if len(arrays) == len(values) and len({(a.dtype, a.shape) for a in arrays}) == 1:
-        return np.stack(arrays)
-    if all(isinstance(value, bool | int | float | np.number) for value in values):
-        return np.asarray(values)
-    column = np.empty(len(values), object)
-    column[:] = [np.asarray(v) if isinstance(v, list) else v for v in values]
-    return column
-
-
-def _as_form(table: Mapping[str, NDArray[Any]], form: str) -> Any:
+def _as_form(table: Mapping[str, Values], form: str) -> Any:
     if form == "table":
         return table
     if form == "values":
@@ -207,7 +260,7 @@ def _as_form(table: Mapping[str, NDArray[Any]], form: str) -> Any:
 
 
 def _does_without(
-    feed: Feed, table: Mapping[str, NDArray[Any]], form: str, name: str, features: Any
+    feed: Feed, table: Mapping[str, Values], form: str, name: str, features: Any
 ) -> bool:
     """Tell whether feed makes the same features where a column is not there."""
     rest = {other: values for other, values in table.items() if other != name}
@@ -219,7 +272,7 @@ def _does_without(
 
 def _is_label(
     feed: Feed,
-    table: Mapping[str, NDArray[Any]],
+    table: Mapping[str, Values],
     form: str,
     name: str,
     features: Any,
@@ -230,8 +283,10 @@ def _is_label(
     return made is not None and _same(made[0], features) and not _same(made[1], labels)
 
 
-def _others(values: NDArray[Any]) -> NDArray[Any]:
+def _others(values: Values) -> Values:
     """Return values of the same type, each of them another."""
+    if isinstance(values, Ragged):
+        return values.replace(np.asarray(_others(values.values)))
     if values.dtype.kind == "b":
         return ~values
     if values.dtype.kind in "iuf":
@@ -239,7 +294,7 @@ def _others(values: NDArray[Any]) -> NDArray[Any]:
     return np.roll(values, 1)
 
 
-def _tried(feed: Feed, table: Mapping[str, NDArray[Any]], form: str) -> tuple[Any, Any] | None:
+def _tried(feed: Feed, table: Mapping[str, Values], form: str) -> tuple[Any, Any] | None:
     """Return what feed makes of other records; None where it cannot use them."""
     with contextlib.suppress(Exception):  # the user's code may raise anything at what it lacks
         return feed(_as_form(Columns(table), form), "predict")
@@ -260,61 +315,13 @@ def _same(one: Any, other: Any) -> bool:
     )
 
 
-def _kind(name: str, values: NDArray[Any]) -> _Kind:
-    if values.dtype.kind != "O":
-        return _Kind("T" if values.dtype.kind == "T" else values.dtype.newbyteorder("=").str)
-    elements = [value for value in values.ravel().tolist() if value is not None]
-    if elements and all(isinstance(value, np.ndarray) for value in elements):
-        inner = elements[0].dtype
-        if inner.kind != "O" and all(value.ndim == 1 for value in elements):
-            return _Kind("<U0" if inner.kind in "UT" else inner.newbyteorder("=").str, True)
-    elif all(isinstance(value, str) for value in elements):
-        return _Kind("|O")
-    elif all(isinstance(value, bytes) for value in elements):
-        return _Kind("|S0")
-    raise UsageError(
-        f"the column {name!r}, which feed reads, holds {type(elements[0]).__name__} objects, which "
-        "no request can bring: read it with a type (--data_reader_params dtypes=COLUMN:TYPE)"
-    )
-
-
-def _column(name: str, values: NDArray[Any], kind: _Kind) -> Column:
-    if kind.lists:
-        return Column(name, datatype(np.dtype(kind.dtype)), (-1,))
-    return Column(name, datatype(values.dtype), values.shape[1:])
-
-
-def _typed(values: NDArray[Any], kind: _Kind) -> NDArray[Any]:
-    """Return a column of a request as feed has it in training. Raises UsageError."""
-    if kind.lists:
-        flat = _typed(values.reshape(-1), _Kind(kind.dtype)).reshape(values.shape)
-        column = np.empty(len(flat), object)
-        column[:] = list(flat)
-        return column
-    wanted = np.dtype(np.dtypes.StringDType()) if kind.dtype == "T" else np.dtype(kind.dtype)
-    if values.dtype.kind not in "OSUT":
-        return values.astype(wanted, copy=False)
-    if wanted.kind == "S":
-        encoded = [v.encode() if isinstance(v, str) else bytes(v) for v in values.ravel().tolist()]
-        made = np.empty(len(encoded), object)
-        made[:] = encoded
-        return made.reshape(values.shape)
-    texts = [_text(value) for value in values.ravel().tolist()]
-    try:
-        if wanted.kind == "U":  # as wide as these are
-            return np.array(texts, np.str_).reshape(values.shape)
-        return np.array(texts, object).astype(wanted).reshape(values.shape)
-    except ValueError as error:
-        raise UsageError(f"a value is no {wanted}: {error}") from error
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, bytes):
-        return str(value)
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the text {value!r} is not UTF-8: {error.reason}") from error
+def _column(field: Field, shape: tuple[int, ...]) -> Typed:
+    """Return the input for the values of a field. Raises UsageError where there is none."""
+    type_ = field.type
+    word = "BYTES" if type_.kind in TIMES else datatype(type_.dtype)
+    if word == "BYTES" and type_.kind not in (*TIMES, "text", "bytes"):
+        raise UsageError(f"the column {field.name!r} is {type_}, which no request can bring")
+    return Typed.of(field, word, (-1,) if type_.lists else shape)
 
 
 def sample(reader: Any, count: int) -> Records:

@@ -7,11 +7,10 @@ fewer bits, and outputs by them, are from the exact ones is in the manifest and 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,9 @@ from ..common.extras import install
 from ..common.locations import is_local
 from ..common.places import Place
 from ..common.storage import MANIFEST, FileRecord, write_file
+from ..data.exact import Values
 from ..data.reader import Records, take
-from ..model_zoo.spec import Definition, load_definition
+from ..model_zoo.spec import load_definition
 from ..nn.preprocess.read import read_in
 from . import convert
 from .checkpoint import Checkpoint, open_checkpoint
@@ -42,11 +42,20 @@ from .export_parts import (
     neighbours,
     rows_kept,
     save_onnx,
+    whole_folder,
 )
 from .exported import Answering, features_of, import_onnxruntime
 from .features import Batches
-from .from_checkpoint import CheckpointOpener, Options, asked_by, example_of
+from .from_checkpoint import (
+    CheckpointOpener,
+    Options,
+    Sampled,
+    asked_by,
+    example_of,
+    schema_in,
+)
 from .rows import Lookup, Rows
+from .servable import Column
 from .table_file import Error, TableFile, write_table
 from .tracing import ROWS_ALONE, Model, apart
 from .trained import load
@@ -113,34 +122,12 @@ def export(checkpoint: str | Path, out: str | Path, wish: Wish) -> dict[str, Any
     """
     check_wish(wish, str(out))
     found = open_checkpoint(checkpoint, checksums=wish.options.checksums)
-    with _folder(str(out)) as folder:
+    with whole_folder(str(out)) as folder:
         making = _Export(found, folder, wish)
         making.write()
         manifest = sealed(making.values(), making.files)
         write_file(folder / MANIFEST, manifest)
     return finite.loads(manifest)  # type: ignore[no-any-return]
-
-
-@contextlib.contextmanager
-def _folder(out: str) -> Iterator[Path]:
-    """Give a folder for the files of an export, which are at `out` once the block has ended well.
-
-    At a store the manifest is written last.
-    """
-    if is_local(out):
-        with convert.new_folder(Path(out)) as partial:
-            yield partial
-        return
-    with tempfile.TemporaryDirectory(prefix="edl-export-") as scratch:
-        folder = Path(scratch)
-        yield folder
-        place = Place(out)
-        names = sorted(each.name for each in folder.iterdir() if each.name != MANIFEST)
-        try:
-            for name in (*names, MANIFEST):
-                place.write(name, (folder / name).read_bytes())
-        except OSError as error:
-            raise EdlError(f"cannot write {out}: {error.strerror or error}") from error
 
 
 class _Export:
@@ -156,6 +143,7 @@ class _Export:
         self._notes: list[str] = []
         self._traced: dict[str, Any] = {"inputs": [], "outputs": [], "uses": [], "feed": None}
         settings = found.settings
+        self._schema = schema_in(settings, found.where)
         self._definition: dict[str, Any] = {
             "name": str(wish.options.definition or settings.get("model_def") or ""),
             "params": settings.get("model_params") or {},
@@ -184,6 +172,7 @@ class _Export:
             "definition": self._definition,
             "forms": self._forms,
             **self._traced,
+            "schema": self._schema.to_json(),
             "rows_dtype": self._wish.rows_dtype,
             "tables": self._tables,
             "errors": {
@@ -215,20 +204,22 @@ class _Export:
 
     def _write_programs(self) -> None:
         options = replace(self._wish.options, sampled=_SAMPLED)
-        definition, records = CheckpointOpener(options).read(self._found)
-        asked = asked_by(definition, take(records, slice(_FEW)))
+        sampled = CheckpointOpener(options).read(self._found)
+        definition, records, schema = sampled
+        asked = asked_by(sampled._replace(records=take(records, slice(_FEW))))
         loaded = load(self._found.where, definition.model, checksums=False)
         exact = {
             spec.name: Lookup(spec, self._found.spec.seed, self._found.rows(spec.name))
             for spec in self._found.spec.tables
         }
-        model = Model(loaded, Batches.of(definition.feed, records), exact)
+        self._schema = schema.over(asked.schema)
+        model = Model(loaded, Batches.of(definition.feed, records, torch.no_grad()(loaded)), exact)
         self._traced |= {
             "inputs": [{**i._asdict(), "shape": [*i.shape]} for i in model.inputs],
             "outputs": [{**o._asdict(), "shape": [*o.shape]} for o in model.outputs],
             "uses": [use._asdict() for use in model.uses],
         }
-        self._copy_definition(definition, asked, records)
+        self._copy_definition(sampled, asked)
         if self._wish.outside:
             self._write_outside(model)
         if "embedding" in self._wish.forms:
@@ -308,11 +299,12 @@ class _Export:
             )
         self._errors[form] = apart(model.answers, answers)
 
-    def _copy_definition(self, definition: Definition, asked: Asked, records: Records) -> None:
+    def _copy_definition(self, sampled: Sampled, asked: Asked) -> None:
         """Copy the definition's file if it is all of it; else a request brings features.
 
         What layers of edl.nn.preprocess have read of the files beside it goes along.
         """
+        definition = sampled.definition
         path = Path(definition.file)
         if path.is_file():
             self._definition["fingerprint"] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -322,14 +314,14 @@ class _Export:
             why = f"its model is made by {definition.model_function}"
         elif beside := neighbours(path):
             why = f"it needs {', '.join(beside)} beside it"
-        elif why := self._copied(path, records):
+        elif why := self._copied(path, sampled):
             why = f"a copy of it does not work by itself: {why}"
         else:
             self._traced["feed"] = asked.to_json()
             return
         self._notes.append(f"the definition is not in it, so requests bring features: {why}")
 
-    def _copied(self, path: Path, records: Records) -> str:
+    def _copied(self, path: Path, sampled: Sampled) -> str:
         """Copy a definition and what it has read beside it; return why the copy is none, or ""."""
         content = {_DEFINITION: path.read_bytes()}
         content |= {
@@ -342,7 +334,7 @@ class _Export:
             try:
                 params = self._definition["params"]
                 copied = load_definition(f"{scratch}/{_DEFINITION}", "", params, training=False)
-                asked_by(copied, records)
+                asked_by(sampled._replace(definition=copied))
             except EdlError as error:
                 return str(error)
         for name, each in content.items():
@@ -353,17 +345,29 @@ class _Export:
         return ""
 
     def _write_example(self, model: Model, asked: Asked, records: Records) -> None:
-        """Write a request about the first records, and the answer of the model to it."""
+        """Write a request about the first records, and the answer of the model to it.
+
+        Bytes that are no UTF-8 cannot be in JSON: then there is none.
+        """
         features, count = model.batches.others[0]
         if self._traced["feed"] is not None:
             first = take(records, np.arange(count) % len(records))
-            given, columns = example_of(asked, first), asked.columns
+            given: Mapping[str, Values] = example_of(asked, first)
+            columns: tuple[Column, ...] = asked.columns
         else:
             given = features_of(features, model.inputs)
             columns = tuple(each.column for each in model.inputs)
         answer = model.answers[1]
+        try:
+            inputs = [json_of(c, given[c.name]) for c in columns]
+        except UnicodeDecodeError:
+            self._notes.append(
+                "there is no request.json: JSON cannot have the bytes of these records, which are "
+                "no UTF-8"
+            )
+            return
         for name, told, values in (
-            ("request.json", "inputs", [json_of(c, given[c.name]) for c in columns]),
+            ("request.json", "inputs", inputs),
             ("response.json", "outputs", [json_of(c, answer[c.name]) for c in model.outputs]),
         ):
             (self._folder / name).write_text(finite.dumps({told: values}, indent=1))

@@ -8,7 +8,8 @@
     OUT/dense.safetensors, rows-TABLE.*   dense values and tables for others
     OUT/definition.py       the definition's own file, whose feed prepares records
     OUT/request.json, response.json   an example by the words of KServe's v2 protocol
-    OUT/MANIFEST.json       all of this; sizes, sha256; a checksum of itself; written last
+    OUT/MANIFEST.json       all of this; the schema of the records that feed takes; sizes, sha256; a
+                            checksum of itself; written last
 
 A folder without a manifest that is whole is no exported model. It may be a stranger's: names lead
 out of no folder, and what it says is looked at before it is used.

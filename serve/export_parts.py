@@ -1,19 +1,27 @@
-"""Parts of an export: tables inside of a program, rows for others, ONNX, what a cut is."""
+"""Parts of an export: its folder, tables inside of a program, rows for others, ONNX, the cut."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ..common import finite
-from ..common.errors import UsageError
+from ..common.errors import EdlError, UsageError
+from ..common.locations import is_local
+from ..common.places import Place
+from ..common.ragged import Ragged
+from ..common.storage import MANIFEST
+from ..data.exact import Values as Given
+from . import convert
 from .checkpoint import Checkpoint, Ids, Values
 from .export_format import Use
 from .others import quiet, told_as
@@ -126,15 +134,25 @@ def save_onnx(program: Any, path: Path, inputs: list[str], outputs: list[str]) -
     made.save(path, external_data=False)
 
 
-def json_of(column: Column, values: NDArray[Any]) -> dict[str, Any]:
-    """Return a tensor of a request or an answer, as KServe's v2 protocol has it in JSON."""
-    flat = values.reshape(-1).tolist()
-    data = [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in flat]
-    told = {"name": column.name, "datatype": column.datatype, "shape": [*values.shape]}
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return {**told, "data": data}
-    numbers, said = finite.in_list(flat)
-    return {**told, "parameters": {finite.NOT_FINITE: said}, "data": numbers}
+def json_of(column: Column, values: Given) -> dict[str, Any]:
+    """Return a tensor of a request or an answer, as KServe's v2 protocol has it in JSON.
+
+    Raises UnicodeDecodeError for bytes, which JSON has not.
+    """
+    ragged = values if isinstance(values, Ragged) else None
+    array = values if ragged is None else ragged.values
+    assert isinstance(array, np.ndarray)
+    flat = array.reshape(-1).tolist()
+    data: list[Any] = [v.decode() if isinstance(v, bytes) else v for v in flat]
+    told: dict[str, Any] = {"name": column.name, "datatype": column.datatype}
+    told["shape"] = [*array.shape] if ragged is None else [len(ragged), -1]
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        data, said = finite.in_list(flat)
+        told["parameters"] = {finite.NOT_FINITE: said}
+    if ragged is not None:
+        bounds = ragged.offsets.tolist()
+        data = [data[a:b] for a, b in itertools.pairwise(bounds)]
+    return {**told, "data": data}
 
 
 def neighbours(path: Path) -> list[str]:
@@ -154,3 +172,25 @@ def neighbours(path: Path) -> list[str]:
             if top.name and (top.with_suffix(".py").is_file() or top.is_dir()):
                 found.add(top.name)
     return sorted(found)
+
+
+@contextlib.contextmanager
+def whole_folder(out: str) -> Iterator[Path]:
+    """Give a folder for the files of an export, which are at `out` once the block has ended well.
+
+    At a store the manifest is written last.
+    """
+    if is_local(out):
+        with convert.new_folder(Path(out)) as partial:
+            yield partial
+        return
+    with tempfile.TemporaryDirectory(prefix="edl-export-") as scratch:
+        folder = Path(scratch)
+        yield folder
+        place = Place(out)
+        names = sorted(each.name for each in folder.iterdir() if each.name != MANIFEST)
+        try:
+            for name in (*names, MANIFEST):
+                place.write(name, (folder / name).read_bytes())
+        except OSError as error:
+            raise EdlError(f"cannot write {out}: {error.strerror or error}") from error

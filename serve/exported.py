@@ -22,8 +22,11 @@ from torch import Tensor
 
 from ..common.errors import CheckpointError, UsageError
 from ..common.extras import install
+from ..data.exact import Values
+from ..data.schema import NO_SCHEMA, Field, Schema, Type
 from ..distill.tree import parts_of
 from ..model_zoo.spec import Definition, load_definition
+from .brought import brought
 from .columns import DTYPES, Asked, told_of
 from .export_format import Exported, Input, Use, read_exported, rows_for
 from .others import quiet, told_as
@@ -159,10 +162,12 @@ class ExportedServable:
         values = found.values
         self.name, self.version = name, str(values["cut"]["version"])
         self._features = found.inputs
-        self.example: Arrays | None = None  # whoever opens it may give it one, to warm it
+        self.example: Mapping[str, Values] | None = (
+            None  # whoever opens it may give it one, to warm it
+        )
         self._definition, self._asked = _feed_of(found)
         self._answer: Answering | None = Answering(found, form)
-        self.inputs = (
+        self.inputs: tuple[Column, ...] = (
             tuple(each.column for each in found.inputs)
             if self._asked is None
             else self._asked.columns
@@ -176,8 +181,12 @@ class ExportedServable:
             "form": form,
         }
 
-    def infer(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return the outputs of these columns. Raises UsageError where feed refuses them."""
+    def infer(self, inputs: Mapping[str, Values]) -> Arrays:
+        """Return the outputs of these columns, which may be as a reader has them.
+
+        A column of lists is a Ragged, an array of arrays, or an array of lists of one length.
+        Raises UsageError where a value is none of its column's type, or feed refuses it.
+        """
         if lacking := [column.name for column in self.inputs if column.name not in inputs]:
             raise UsageError(
                 f"{self.name} lacks {', '.join(map(repr, lacking))}: it takes "
@@ -188,13 +197,10 @@ class ExportedServable:
             raise UsageError(f"{self.name} is closed")
         return answer(self._fed(inputs))
 
-    def _fed(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    def _fed(self, inputs: Mapping[str, Values]) -> Arrays:
         """Return the features of a request by name."""
         if self._asked is None or self._definition is None:
-            return {
-                each.name: np.asarray(inputs[each.name], DTYPES[each.datatype])
-                for each in self._features
-            }
+            return {each.name: _feature(each, inputs[each.name]) for each in self._features}
         records = self._asked.records(inputs)
         with told_of(f"feed of {self._definition.name} does not take these records"):
             features, _ = self._definition.feed(records, "predict")
@@ -203,6 +209,13 @@ class ExportedServable:
     def close(self) -> None:
         """Let go of the programs and the tables."""
         self._answer = None
+
+
+def _feature(wanted: Input, values: Values) -> NDArray[Any]:
+    """Return a feature that a request brings. Raises UsageError where it is of another type."""
+    array = np.asarray(values)
+    type_ = Type(DTYPES[wanted.datatype].name, shape=array.shape[1:])
+    return np.asarray(brought(Field(wanted.name, type_), array))
 
 
 def features_of(features: Any, wanted: tuple[Input, ...]) -> Arrays:
@@ -222,8 +235,10 @@ def _feed_of(found: Exported) -> tuple[Definition | None, Asked | None]:
     if feed is None:
         return None, None
     path = found.path(told["file"])
+    said = found.values.get("schema")  # an earlier version has written none
+    schema = Schema.from_json(said, f"the schema of {found.directory}") if said else NO_SCHEMA
     try:
-        asked = Asked.from_json(feed)
+        asked = Asked.from_json(feed, schema)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{found.directory} is damaged: its feed is {feed}") from error
     return load_definition(str(path), "", told["params"], training=False), asked

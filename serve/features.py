@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ..common.errors import UsageError
-from ..data.reader import Records, take
+from ..common.ragged import Ragged
+from ..data.reader import Columns, Records, take
 from ..distill.tree import parts_of
+from .others import told_as
+
+log = logging.getLogger(__name__)
 
 Features = Any
 Arrays = dict[str, NDArray[Any]]
@@ -30,24 +35,80 @@ class Batches:
     others: tuple[tuple[Features, int], ...]
 
     @classmethod
-    def of(cls, feed: Callable[[Any, str], tuple[Any, Any]], records: Records) -> Batches:
-        """Make the batches. What feed raises passes."""
+    def of(
+        cls,
+        feed: Callable[[Any, str], tuple[Any, Any]],
+        records: Records,
+        model: Callable[[Features], Any] = lambda _: None,
+    ) -> Batches:
+        """Make the batches. What feed raises passes.
 
-        def features(first: int, last: int) -> Features:
-            return feed(take(records, np.arange(first, last) % len(records)), "predict")[0]
+        Where all lists of a column have one length, others are tried: `model` raises what it does
+        not take, and then only that length is exported.
+        """
 
-        two = [tensor for _, tensor in named(features(0, 2))]
+        def features(places: Iterable[int], of: Records = records) -> Features:
+            return feed(take(of, np.fromiter(places, np.int64) % len(of)), "predict")[0]
+
+        two = [tensor for _, tensor in named(features(range(2)))]
         sizes = {size for tensor in two for size in tensor.shape[1:]}
-        count = next(size for size in (*_SIZES, 2 * max([*sizes, 20])) if size not in sizes)
+        others, longest = _of_other_lengths(records), _longest(records)
+        if others is not None:
+            try:
+                with told_as(UsageError, "feed or model"):
+                    model(features(range(2), others.records))
+            except UsageError as error:  # it takes that length only
+                log.info("lists of another length are not taken reason=%r", str(error))
+                others = None
+        traced_of = others if others is not None and others.is_longer else None
+        for count in (*_SIZES, 2 * max([*sizes, 20])):
+            of = records if traced_of is None else traced_of.records
+            traced = features([*longest, *range(count)][:count], of)
+            wide = {size for _, tensor in named(traced) for size in tensor.shape[1:]}
+            if count not in sizes | wide:
+                break
         pairs = min(_OTHERS, max(len(records) // 2, 1))
-        others = [(features(2 * n, 2 * n + 2), 2) for n in range(pairs)]
-        others.append((features(1, 4), 3))
+        made = [(features((2 * n, 2 * n + 1)), 2) for n in range(pairs)]
+        made.append((features((1, 2, 3)), 3))
+        if others is not None:
+            made.append((features(range(2), others.records), 2))
         many = 2 * _MOST_VALUES // max(sum(tensor.numel() for tensor in two), 1)
         many = max(1, min(many, len(records)))
-        return cls(features(0, count), count, (*others, (features(0, many), many)))
+        return cls(traced, count, (*made, (features(range(many)), many)))
 
     def __iter__(self) -> Iterator[tuple[Features, int]]:
         return iter([(self.traced, self.count), *self.others])
+
+
+class _Other(NamedTuple):
+    records: Records
+    is_longer: bool
+
+
+def _longest(records: Records) -> list[int]:
+    """Return the records with the longest lists: a program is traced on no axis of 1."""
+    columns = records.values() if isinstance(records, Columns) else ()
+    return list({int(np.argmax(each.lengths)) for each in columns if isinstance(each, Ragged)})
+
+
+def _of_other_lengths(records: Records) -> _Other | None:
+    """Return the records with lists of another length, where all of a column have the same.
+
+    Else an axis would seem to be of one size that is not. None: there are no such lists.
+    """
+    if not isinstance(records, Columns):
+        return None
+    made, longer = dict(records), False
+    for name, column in records.items():
+        if not isinstance(column, Ragged) or len(set(column.lengths.tolist())) > 1:
+            continue
+        size = int(column.lengths[0])
+        if size == 1:
+            made[name], longer = Ragged.of(np.repeat(column.values, 2), column.lengths * 2), True
+        elif size > 1:
+            made[name] = column.keep(np.arange(len(column.values)) % size < size - 1)
+    same = all(made[name] is column for name, column in records.items())
+    return None if same else _Other(Columns(made), longer)
 
 
 def named(features: Features) -> list[tuple[str, Tensor]]:

@@ -75,11 +75,12 @@ class Following:
         self._tried.set()
 
     def _opened(self, generation: Generation, version: str) -> DefinedServable:
-        definition, records = self._opener.read(generation)
-        if self._models is None or self._models[0] is not definition:
+        sampled = self._opener.read(generation)
+        if self._models is None or self._models[0] is not sampled.definition:
             device = choose_device(self._options.device, 0)
-            self._models = definition, LiveModels(definition.model, device=device)
+            models = LiveModels(sampled.definition.model, device=device)
+            self._models = sampled.definition, models
         model = self._models[1].of(generation)
         about = about_of(generation, generation.version, generation.manifest.created)
         about |= {"records": generation.about.records, "cut_number": generation.about.number}
-        return DefinedServable(self.name, version, model, definition, records, about)
+        return DefinedServable(self.name, version, model, sampled, about)

@@ -6,26 +6,32 @@ in training does so here: it is the same object. Outputs are those that `edl pre
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..common import iso
 from ..common.errors import EdlError, UsageError
+from ..common.ragged import Ragged
+from ..data.exact import TIMES, Values
 from ..data.open import open_reader
 from ..data.reader import Records
+from ..data.schema import NO_SCHEMA, Schema
 from ..model_zoo.spec import Definition, load_definition
 from ..nn.device import choose_device, to_device
 from ..nn.outputs import arrays_of
 from .checkpoint import open_checkpoint
-from .columns import Asked, asked, sample, told_of
+from .columns import Asked, asked, brought_to, sample, told_of
+from .kserve.taken import Inputs
 from .kserve.tensors import Arrays, datatype_of
-from .servable import Column
+from .servable import Column, Typed
 from .trained import Opened, load
 
 
@@ -46,6 +52,17 @@ class Options:
     sampled: int = 32
 
 
+class Sampled(NamedTuple):
+    """A definition, and a few records of what it was trained on, as the schema has them.
+
+    `schema`: of the job; NO_SCHEMA: it was trained before there were any.
+    """
+
+    definition: Definition
+    records: Records
+    schema: Schema
+
+
 class DefinedServable:
     """A model behind its definition's feed."""
 
@@ -54,26 +71,25 @@ class DefinedServable:
         name: str,
         version: str,
         model: torch.nn.Module,
-        definition: Definition,
-        records: Records,
+        sampled: Sampled,
         about: dict[str, Any],
     ) -> None:
-        """Find the columns and outputs on these records. Raises EdlError.
+        """Find the columns and outputs on the records. Raises EdlError.
 
         `model`: in evaluation mode, and nobody else's.
         """
         self.name, self.version, self.about = name, version, about
-        self._model, self._definition = model, definition
+        self._model, self._definition = model, sampled.definition
         self._device = next((each.device for each in model.parameters()), torch.device("cpu"))
-        self._asked = asked_by(definition, records)
-        self.inputs = self._asked.columns
-        self.example = example_of(self._asked, records)
+        self._asked = asked_by(sampled)
+        self.inputs: tuple[Column, ...] = self._asked.columns
+        self.example = example_of(self._asked, sampled.records)
         outputs = self.infer(self.example)
         self.outputs = tuple(
             Column(name, _datatype(name, array), array.shape[1:]) for name, array in outputs.items()
         )
 
-    def infer(self, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    def infer(self, inputs: Mapping[str, Values]) -> Arrays:
         """Return the outputs of these columns. Raises UsageError where feed refuses them."""
         rows = len(next(iter(inputs.values())))
         # What feed raises is of these values: it takes those of the training data.
@@ -118,15 +134,16 @@ def _datatype(name: str, array: NDArray[Any]) -> str:
     return found
 
 
-def asked_by(definition: Definition, records: Records) -> Asked:
+def asked_by(sampled: Sampled) -> Asked:
     """Return what a definition's feed asks for. Raises EdlError."""
+    definition, records, schema = sampled
     with told_of(f"feed of {definition.name} fails on the records that its columns are found on"):
-        return asked(definition.feed, records)
+        return asked(definition.feed, records, schema)
 
 
-def example_of(asked: Asked, records: Records) -> Arrays:
-    """Return a request of these records."""
-    found: Arrays = {}
+def example_of(asked: Asked, records: Records) -> Inputs:
+    """Return a request of these records, as it comes over the wire: texts as bytes."""
+    found: Inputs = {}
     for column in asked.columns:
         if isinstance(records, Mapping):
             values: Any = records[column.name]
@@ -134,14 +151,54 @@ def example_of(asked: Asked, records: Records) -> Arrays:
             values = records
         else:
             values = [record[column.name] for record in records]
-        if column.datatype != "BYTES":
-            found[column.name] = np.stack(list(values))
-            continue
-        flat = np.asarray(values, object)
-        texts = np.empty(flat.size, object)
-        texts[:] = [v if isinstance(v, bytes) else str(v).encode() for v in flat.ravel().tolist()]
-        found[column.name] = texts.reshape(flat.shape)
+        found[column.name] = _as_sent(column, values)
     return found
+
+
+def _as_sent(column: Typed, values: Any) -> Values:
+    """Return the values of a column as a request has them."""
+    if column.is_lists:
+        ragged = values if isinstance(values, Ragged) else Ragged.rows_of(map(_row, values))
+        return ragged.replace(_single_as_sent(column, ragged.values))
+    if isinstance(values, np.ndarray):
+        return _single_as_sent(column, values)
+    if column.shape:
+        return _single_as_sent(column, np.stack([np.asarray(each) for each in values]))
+    return _single_as_sent(column, _row(values))
+
+
+def _row(values: Any) -> NDArray[Any]:
+    """Return an array of values, of texts and bytes one of objects."""
+    if isinstance(values, np.ndarray):
+        return values
+    values = list(values)
+    if not {str, bytes} & set(map(type, values)):
+        return np.asarray(values)
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
+
+
+def _single_as_sent(column: Typed, values: NDArray[Any]) -> NDArray[Any]:
+    if column.datatype != "BYTES":
+        return values
+    type_ = column.field.type
+    texts = np.empty(values.size, object)
+    if type_.kind in TIMES:
+        texts[:] = [iso.text_of(each, type_.zone).encode() for each in values.ravel()]
+    else:
+        listed = values.ravel().tolist()
+        texts[:] = [each if isinstance(each, bytes) else str(each).encode() for each in listed]
+    return texts.reshape(values.shape)
+
+
+def schema_in(settings: Mapping[str, Any], where: str) -> Schema:
+    """Return the schema that a job's settings have; NO_SCHEMA where they have none.
+
+    Raises UsageError where it cannot be read.
+    """
+    told = settings.get("schema")
+    return Schema.from_json(told, f"the schema of {where}") if told else NO_SCHEMA
 
 
 @dataclass
@@ -152,20 +209,20 @@ class CheckpointOpener:
     """
 
     options: Options
-    _read: dict[str, tuple[Definition, Records]] = field(default_factory=dict)
+    _read: dict[str, Sampled] = field(default_factory=dict)
 
     def open(self, name: str, where: str) -> DefinedServable:
         """Open a checkpoint, the newest of a folder, or that of a job. Raises EdlError."""
         found = open_checkpoint(where, checksums=self.options.checksums)
-        definition, records = self.read(found)
+        sampled = self.read(found)
         # The definition's own, which makes the model: it is imported once for all versions.
         device = choose_device(self.options.device, 0)
-        model = load(found.where, definition.model, device=device, checksums=False)
+        model = load(found.where, sampled.definition.model, device=device, checksums=False)
         about = about_of(found, found.manifest.version, found.manifest.created)
         version = version_of(Path(found.where))
-        return DefinedServable(name, version, model, definition, records, about)
+        return DefinedServable(name, version, model, sampled, about)
 
-    def read(self, found: Opened) -> tuple[Definition, Records]:
+    def read(self, found: Opened) -> Sampled:
         """Return the definition of a trained model, and a few records. Raises EdlError."""
         settings, options = found.settings, self.options
         named = options.definition or str(settings.get("model_def") or "")
@@ -178,22 +235,32 @@ class CheckpointOpener:
         data = options.data or str(settings.get("training_data") or "")
         params = settings.get("model_params") or {}
         reader = settings.get("data_reader_params") or {}
-        key = json.dumps([named, zoo, data, params, reader], sort_keys=True, default=str)
+        schema = schema_in(settings, found.where)
+        key = json.dumps(
+            [named, zoo, data, params, reader, schema.to_json()], sort_keys=True, default=str
+        )
         if key not in self._read:
             definition = load_definition(named, zoo, params, training=False)
-            self._read = {
-                key: (definition, _sample(found, definition, data, reader, options.sampled))
-            }
+            records = _sample(found, definition, data, reader, schema, options.sampled)
+            self._read = {key: Sampled(definition, records, schema)}
         return self._read[key]
 
 
 def _sample(
-    found: Opened, definition: Definition, data: str, params: Mapping[str, Any], most: int
+    found: Opened,
+    definition: Definition,
+    data: str,
+    params: Mapping[str, Any],
+    schema: Schema,
+    most: int,
 ) -> Records:
     why = "it does not say by which data it was trained"
     if data:
         try:
-            return sample((definition.reader or open_reader)(data, **params), most)
+            make = definition.reader or open_reader
+            own = {"schema": schema} if "schema" in inspect.signature(make).parameters else {}
+            reader = make(data, **own, **params)
+            return brought_to(schema, sample(reader, most))
         except EdlError as error:
             why = str(error)
     raise UsageError(

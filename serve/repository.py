@@ -19,7 +19,7 @@ from ..common.errors import UsageError
 from . import freshness
 from .batcher import Asked, Batcher, Rules
 from .kserve.refused import Refused, Why
-from .kserve.tensors import Arrays
+from .kserve.taken import Inputs
 from .metrics import Metrics
 from .servable import Servable
 from .versions import Held, Versions
@@ -97,7 +97,7 @@ class Model:
         _close(closed)
 
     def ask(
-        self, held: Held[Servable], inputs: Arrays, rows: int, over: Callable[[Asked], None]
+        self, held: Held[Servable], inputs: Inputs, rows: int, over: Callable[[Asked], None]
     ) -> Asked:
         """Queue a request. Raises Refused; `over` is called otherwise, once and by any thread.
 
@@ -231,7 +231,7 @@ class Repository:
 
 def warm(served: Servable) -> None:
     """Let a version compute its example, where it has one, before anybody asks it."""
-    example: Arrays | None = getattr(served, "example", None)
+    example: Inputs | None = getattr(served, "example", None)
     if not example:
         return
     for _ in range(_WARMED):

@@ -82,15 +82,26 @@ def inputs_of(parts: Sequence[Part], model: Model) -> list[Input]:
     """
     if strange := [t for t in (*model.inputs, *model.outputs) if not _is_known(t.datatype)]:
         raise ValueError(f"the model has {strange[0]}, and only numbers can be asked and taught")
-    if len(parts) == 1 and len(model.inputs) == 1:
-        pairs = [(parts[0], model.inputs[0])]
+    inputs = _without_lengths(parts, model.inputs)
+    if len(parts) == 1 and len(inputs) == 1:
+        pairs = [(parts[0], inputs[0])]
     else:
-        pairs = _by_name(parts, model.inputs)
+        pairs = _by_name(parts, inputs)
     for part, tensor in pairs:
         if datatype_of(part) != tensor.datatype or not _fits(part.values.shape, tensor.shape):
             mine = f"{datatype_of(part)} {_sizes(part.values.shape)}"
             raise ValueError(f"the feature {part.name!r} is {mine}, and the model takes {tensor}")
     return [Input(tensor.name, tensor.datatype, part.values) for part, tensor in pairs]
+
+
+def _without_lengths(parts: Sequence[Part], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the inputs but for NAME.lengths of lists NAME, which `edl serve` does not insist on.
+
+    A feature is rectangular: its rows have one length.
+    """
+    lists = {f"{each.name}.lengths" for each in inputs if each.shape == (-1, -1)}
+    left_out = lists - {tree.last_step(part.name) for part in parts}
+    return [each for each in inputs if each.name not in left_out or each.shape != (-1,)]
 
 
 def _by_name(parts: Sequence[Part], tensors: Sequence[Tensor]) -> list[tuple[Part, Tensor]]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common import finite
-from .tensors import AT_ONCE, Arrays, Question, datatype_of, pieces
+from .listed import AT_ONCE, pieces
+from .tensors import Arrays, Question, datatype_of
 
 _ENCODED = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from ..batcher import Rules
 from ..servable import Column
-from .tensors import MOST_ROWS
+from . import lists
+from .taken import MOST_ROWS
 
 EXTENSION = "model_configuration"
 _STRING = "TYPE_STRING"
@@ -27,13 +28,24 @@ def as_json(
         "platform": platform,
         "backend": platform,
         "max_batch_size": MOST_ROWS,
-        "input": [_tensor(column) for column in inputs],
+        "input": [
+            *(_tensor(column) | _more(column) for column in inputs),
+            *(
+                {**_tensor(lists.lengths_column(name)), "optional": True}
+                for name in lists.beside(inputs)
+            ),
+        ],
         "output": [_tensor(column) for column in outputs],
         "dynamic_batching": {
             "preferred_batch_size": [rules.max_batch_size],
             "max_queue_delay_microseconds": round(rules.max_queue_delay_s * 1e6),
         },
     }
+
+
+def _more(column: Column) -> dict[str, Any]:
+    """Return what Triton says of an input whose rows are of differing length."""
+    return {"allow_ragged_batch": True} if lists.is_lists(column) else {}
 
 
 def _tensor(column: Column) -> dict[str, Any]:

@@ -57,3 +57,8 @@ class Refused(EdlError):
     def __init__(self, why: Why, what: str) -> None:
         super().__init__(what)
         self.why = why
+
+
+def invalid(what: str) -> Refused:
+    """Return the refusal of a request that does not fit its model."""
+    return Refused(Why.INVALID, what)

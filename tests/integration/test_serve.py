@@ -9,9 +9,11 @@ import sys
 import threading
 import time
 
+import grpc
 import numpy as np
 import pytest
 import torch
+from tools import asked as client
 from tools.serving import FAR_S, Process
 from tools.trained import KNOWN, records_of, train
 from tools.turns import in_turn
@@ -20,6 +22,9 @@ import edl
 from edl.common.identity import Identity
 from edl.distill.frames import Part
 from edl.distill.kserve.link import connect
+from edl.proto import kserve_pb2 as pb
+from edl.serve.export import Wish, export
+from edl.serve.exported import open_exported
 
 NAME = "flights"
 SPAN = 20  # records of a request
@@ -135,6 +140,51 @@ def asked_while_swapped(server, place):
     for thread in threads:
         thread.join()
     return answers, failures
+
+
+def test_lists_are_answered_over_sockets_on_each_way_as_the_job_does(tmp_path):
+    trained = train(tmp_path / "made", 1, model_def="listed", more={"training_data": "films"})
+    export(trained.checkpoint, tmp_path / "out", Wish(("torch",)))
+    films = records_of(trained.definition, np.arange(2 * KNOWN))
+    expected = computed(trained.checkpoint, trained, films)
+    request, response = ((tmp_path / "out" / f"{name}.json") for name in ("request", "response"))
+
+    with Process(f"films={tmp_path / 'out'}") as server:
+        path = "/v2/models/films/infer"
+        status, answer = server.ask(path, request.read_text())
+        columns = open_exported(tmp_path / "out").inputs
+        nested, flat = (client.tensors(columns, films, apart=apart) for apart in (False, True))
+        json_status, listed = server.ask(path, client.as_json(nested).decode())
+        body, head = client.as_bytes(flat)
+        there = http.client.HTTPConnection(server.http, timeout=FAR_S)
+        there.request("POST", path, body, {"Inference-Header-Content-Length": head})
+        packed = json.loads(there.getresponse().read())
+        there.close()
+        with grpc.insecure_channel(server.rpc) as channel:
+            call = channel.unary_unary(
+                "/inference.GRPCInferenceService/ModelInfer",
+                request_serializer=pb.InferRequest.SerializeToString,
+                response_deserializer=pb.InferReply.FromString,
+            )
+            replies = [
+                call(client.as_message(flat, raw=raw, model="films"), timeout=FAR_S)
+                for raw in (True, False)
+            ]
+            config = channel.unary_unary(
+                "/inference.GRPCInferenceService/ModelConfig",
+                request_serializer=pb.ModelRequest.SerializeToString,
+                response_deserializer=pb.ModelConfigReply.FromString,
+            )(pb.ModelRequest(name="films"), timeout=FAR_S).config
+
+    written = json.loads(response.read_text())["outputs"][0]["data"]
+    assert (200, 200) == (status, json_status), (answer, listed)
+    np.testing.assert_allclose(answer["outputs"][0]["data"], written, rtol=1e-5, atol=1e-6)
+    found = [listed["outputs"][0]["data"], packed["outputs"][0]["data"]]
+    found += [np.frombuffer(each.raw_output_contents[0], np.float32) for each in replies]
+    for each in found:
+        np.testing.assert_allclose(each, expected, rtol=1e-5, atol=1e-6)
+    inputs = {each.name: (each.allow_ragged_batch, each.optional) for each in config.input}
+    assert ((True, False), (False, True)) == (inputs["genres"], inputs["genres.lengths"])
 
 
 def test_a_model_that_is_not_there_is_one_sentence_and_exit_2(tmp_path):

@@ -42,7 +42,7 @@ class Adding:
         self.batches: list[int] = []
         self.closed = 0
 
-    def infer(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def infer(self, inputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         assert not self.closed, "a version that is closed was asked"
         self.computing.set()
         assert self.may_answer.wait(FAR_S)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,10 @@ def predicted(
         return outputs
 
 
-def records_of(definition: Definition, numbers: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the records of these numbers, for the ranker, or one with columns of the zoo."""
+def records_of(definition: Definition, numbers: NDArray[np.int64]) -> Any:
+    """Return the records of these numbers: for the ranker, one of the zoo, or by its `records`."""
+    if own := getattr(definition.module, "records", None):
+        return own(numbers)
     columns = getattr(definition.module, "COLUMNS", ())
     found: dict[str, Any] = {name: numbers * 3 + place for place, name in enumerate(columns)}
     if texts := getattr(definition.module, "CATEGORIES", ()):  # the census
@@ -84,9 +86,13 @@ def train(
     steps: int = 4,
     model_def: str = "ranker",
     optimizer: Optimizers | None = None,
+    more: Mapping[str, Any] | None = None,
     **params: Any,
 ) -> Trained:
-    """Train a definition on the records below KNOWN; its checkpoint has so many shards."""
+    """Train a definition on the records below KNOWN; its checkpoint has so many shards.
+
+    `more`: settings of the job.
+    """
     definition = load_definition(model_def, str(ZOO), params)
     made = Trained(storage.version_directory(folder, steps), empty(shards), definition)
     train_on(made, range(steps), optimizer)
@@ -96,6 +102,7 @@ def train(
         "model_def": model_def,
         "model_zoo": str(ZOO),
         "model_params": params,
+        **(more or {}),
     }
     write_checkpoint(made.stores, made.checkpoint, {"settings": settings})
     return made

@@ -371,7 +371,7 @@ def test_a_request_without_a_column_is_refused(ranker):
 
     with pytest.raises(UsageError, match="lacks 'record'"):
         served.infer({})
-    with pytest.raises(UsageError, match="a value is no int64"):
+    with pytest.raises(UsageError, match="'record' is int64, and 'a' is a text"):
         served.infer({"record": np.array(["a", "b"], object)})
     with pytest.raises(UsageError, match="feed of definition does not take these records"):
         served.infer({"record": np.zeros((2, 2, 2), np.int64)})

@@ -15,7 +15,7 @@ from tools.turns import examples
 from edl.distill.kserve.tensors import DTYPES, listed_part
 from edl.proto import kserve_pb2 as pb
 from edl.serve.export_parts import json_of
-from edl.serve.kserve import answers, tensors
+from edl.serve.kserve import answers, listed, tensors
 from edl.serve.kserve.refused import Refused, Why
 from edl.serve.servable import Column
 
@@ -286,7 +286,7 @@ def test_what_is_read_and_written_in_pieces_is_what_it_is_at_once(datatype, monk
     question = tensors.Question({}, 3, {}, False, "")
     written, _ = answers.as_http({"v": at_once}, question, "m", "1")
 
-    monkeypatch.setattr(tensors, "AT_ONCE", 4)
+    monkeypatch.setattr(listed, "AT_ONCE", 4)
     message = pb.InferRequest(model_name="m")
     sent = message.inputs.add(name="v", datatype=datatype, shape=(3, 2))
     fields = {"FP32": "fp32_contents", "INT8": "int_contents", "BYTES": "bytes_contents"}
@@ -301,7 +301,7 @@ def test_what_is_read_and_written_in_pieces_is_what_it_is_at_once(datatype, monk
 
 
 def test_a_value_that_is_none_is_found_in_whatever_piece_it_is(monkeypatch):
-    monkeypatch.setattr(tensors, "AT_ONCE", 4)
+    monkeypatch.setattr(listed, "AT_ONCE", 4)
 
     with pytest.raises(Refused, match=r"'x' of FP32 has the value \"x\""):
         read(tensor(shape=(3, 2), data=[1, 2, 3, 4, 5, "x"]))
