@@ -1,8 +1,8 @@
 """`edl`: elastic, fault-tolerant training for PyTorch with parameter servers.
 
 What stands here is looked up at first use (PEP 562), so that `import edl` imports nothing else:
-`train`, `submit`, `evaluate`, `predict`, `job`, `jobs`, `check` (docs/python.md), `load` and `rows`
-(docs/using.md), `nn`.
+`train`, `submit`, `evaluate`, `predict`, `job`, `jobs`, `check` (docs/python.md), `load`, `rows`
+and `schema` (docs/using.md), `nn`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .serve.rows import Rows as Rows
     from .serve.rows import rows as rows
     from .serve.trained import load as load
+    from .serve.trained import schema as schema
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ _MODULES = {
     "Rows": "serve.rows",
     "load": "serve.trained",
     "rows": "serve.rows",
+    "schema": "serve.trained",
 }
 _PACKAGES = ("jobs", "nn")  # edl.jobs is a package, and can be called
 

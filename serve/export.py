@@ -52,13 +52,12 @@ from .from_checkpoint import (
     Sampled,
     asked_by,
     example_of,
-    schema_in,
 )
 from .rows import Lookup, Rows
 from .servable import Column
 from .table_file import Error, TableFile, write_table
 from .tracing import ROWS_ALONE, Model, apart
-from .trained import load
+from .trained import load, schema_in
 
 FORMS = ("torch", "onnx", "rows", "embedding")
 ROWS_DTYPES = ("own", "float32", "float16", "int8")

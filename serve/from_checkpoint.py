@@ -23,7 +23,7 @@ from ..common.ragged import Ragged
 from ..data.exact import TIMES, Values
 from ..data.open import open_reader
 from ..data.reader import Records
-from ..data.schema import NO_SCHEMA, Schema
+from ..data.schema import Schema
 from ..model_zoo.spec import Definition, load_definition
 from ..nn.device import choose_device, to_device
 from ..nn.outputs import arrays_of
@@ -32,7 +32,7 @@ from .columns import Asked, asked, brought_to, sample, told_of
 from .kserve.taken import Inputs
 from .kserve.tensors import Arrays, datatype_of
 from .servable import Column, Typed
-from .trained import Opened, load
+from .trained import Opened, load, schema_in
 
 
 @dataclass(frozen=True)
@@ -190,15 +190,6 @@ def _single_as_sent(column: Typed, values: NDArray[Any]) -> NDArray[Any]:
         listed = values.ravel().tolist()
         texts[:] = [each if isinstance(each, bytes) else str(each).encode() for each in listed]
     return texts.reshape(values.shape)
-
-
-def schema_in(settings: Mapping[str, Any], where: str) -> Schema:
-    """Return the schema that a job's settings have; NO_SCHEMA where they have none.
-
-    Raises UsageError where it cannot be read.
-    """
-    told = settings.get("schema")
-    return Schema.from_json(told, f"the schema of {where}") if told else NO_SCHEMA
 
 
 @dataclass

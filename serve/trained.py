@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..common.errors import CheckpointError, DefinitionError, UsageError
+from ..data.schema import NO_SCHEMA, Schema
 from ..model_zoo.spec import load_definition
 from ..nn.dense import dense_tensors, model_spec
 from ..nn.device import seed_step
@@ -102,6 +103,25 @@ def load(
     found = open_checkpoint(checkpoint, checksums=checksums)
     model = unfilled(found, definition, model_params, model_zoo)
     return filled(model, found.dense(), StoredRows(found), device)
+
+
+def schema(checkpoint: str | Path, *, checksums: bool = True) -> Schema:
+    """Return the types of the columns that a model was trained on, for `open_reader(schema=...)`.
+
+    `checkpoint`: as of `load`. A model that was trained before there were schemas has none: no
+    columns. Raises EdlError.
+    """
+    found = open_checkpoint(checkpoint, checksums=checksums)
+    return schema_in(found.settings, found.where)
+
+
+def schema_in(settings: Mapping[str, Any], where: str) -> Schema:
+    """Return the schema that a job's settings have; NO_SCHEMA where they have none.
+
+    Raises UsageError where it cannot be read.
+    """
+    told = settings.get("schema")
+    return Schema.from_json(told, f"the schema of {where}") if told else NO_SCHEMA
 
 
 def unfilled(

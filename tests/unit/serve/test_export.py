@@ -366,15 +366,18 @@ def test_a_checkpoint_of_a_script_is_refused(tmp_path):
         export(folder, tmp_path / "out", Wish(("rows",)))
 
 
-def test_a_request_without_a_column_is_refused(ranker):
+def test_a_request_without_a_column_is_refused(ranker, monkeypatch):
     served = open_exported(ranker.out)
 
     with pytest.raises(UsageError, match="lacks 'record'"):
         served.infer({})
     with pytest.raises(UsageError, match="'record' is int64, and 'a' is a text"):
         served.infer({"record": np.array(["a", "b"], object)})
-    with pytest.raises(UsageError, match="feed of definition does not take these records"):
+    with pytest.raises(UsageError, match="'record' is int64, and here it is list of 2 x 2"):
         served.infer({"record": np.zeros((2, 2, 2), np.int64)})
+    monkeypatch.setattr(served._definition.module, "feed", lambda records, mode: 1 / 0)
+    with pytest.raises(UsageError, match="feed of definition does not take these records"):
+        served.infer({"record": np.arange(2)})
     served.close()
     with pytest.raises(UsageError, match="closed"):
         served.infer({"record": np.arange(2)})

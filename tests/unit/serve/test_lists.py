@@ -99,8 +99,9 @@ def test_an_export_gives_the_features_of_training_to_the_bit(trained, out, films
         }
 
 
-def test_an_export_says_the_schema_of_its_records(out):
+def test_a_checkpoint_and_an_export_say_the_schema_of_their_records(trained, out):
     assert SCHEMA == Schema.from_json(read_exported(out).values["schema"])
+    assert SCHEMA == edl.schema(trained.checkpoint)
 
 
 def test_the_request_of_an_export_is_answered_by_its_own_server(out):
