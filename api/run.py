@@ -85,7 +85,7 @@ def check(definition: object = None, data: object = None, **given: Any) -> list[
     """
     from ..model_zoo.check import check_file
 
-    params = ("model_params", "optimizer_params", "teacher_params", "data_reader_params")
+    params = ("model_params", "optimizer_params", "teacher_params", "data_reader_params", "schema")
     known = ("model_def", "model_zoo", *params)
     with Staged() as staged:
         what = asked(definition, given)

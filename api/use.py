@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ import numpy as np
 
 from ..common.errors import UsageError
 from ..common.ragged import concatenated
+from ..common.settings import JobSettings
 from ..data.reader import Columns
+from ..data.schema import NO_SCHEMA, Schema
 from .job import Job
 from .result import Result
 from .run import ended
@@ -48,7 +51,8 @@ def predict(
 ) -> Predictions:
     """Return what a checkpoint's model answers for prediction_data, as `edl predict` writes it.
 
-    Without `output` it is written into the job's folder. The rest is as of `edl.evaluate`.
+    Without `output` it is written into the job's folder. `id_columns`: columns of the data that
+    stand beside the outputs. The rest is as of `edl.evaluate`.
     """
     given = _given(checkpoint, {"prediction_data": prediction_data}, given)
     result = ended("predict", definition, given)
@@ -75,12 +79,15 @@ def _given(checkpoint: object, data: dict[str, Any], given: dict[str, Any]) -> d
     return {**given, **data}
 
 
+_IN_TEXT = ("text", "int64", "float64")  # types that are read from CSV as they were written
+
+
 @dataclass(frozen=True)
 class Predictions:
     """The predictions of a job: their folder, and what stands there.
 
     An iteration yields them part by part, in the order of the data, each as columns by name: source
-    and record (which record of which file it is), and the model's outputs.
+    and record (which record of which file it is), those of id_columns, and the model's outputs.
     """
 
     path: str
@@ -97,13 +104,26 @@ class Predictions:
         for file in sorted(folder.glob("records-*.npy")):
             who = np.load(file)
             part = {"source": who["source"], "record": who["record"]}
-            start = f"part-{file.stem.removeprefix('records-')}"
-            for array in sorted(folder.glob(f"{start}*.npy")):
-                name = array.stem.removeprefix(start).removeprefix(".")
-                part[unquote(name) or "output"] = np.load(array)
+            task = file.stem.removeprefix("records-")
+            for start in (f"ids-{task}", f"part-{task}"):
+                for array in sorted(folder.glob(f"{start}*.npy")):
+                    name = array.stem.removeprefix(start).removeprefix(".")
+                    part[unquote(name) or "output"] = np.load(array)
             yield part
-        if tables := sorted([*folder.glob("part-*.csv"), *folder.glob("part-*.parquet")]):
-            yield from _read(tables)
+        for form in ("csv", "parquet"):
+            if next(folder.glob(f"part-*.{form}"), None) is not None:
+                yield from _read(folder, form, self._schema())
+
+    def _schema(self) -> Schema:
+        """Return what the job knows of the columns of the data that stand beside the outputs."""
+        path = Path(self.result.path)
+        try:
+            told = json.loads((path / "describe.json").read_bytes()).get("schema")
+        except FileNotFoundError:
+            return NO_SCHEMA
+        names = JobSettings.of_job(path).id_columns.split(",")
+        known = Schema.from_json(told).only(names) if told else NO_SCHEMA
+        return known.only(each.name for each in known if str(each.type) in _IN_TEXT)
 
     def table(self) -> dict[str, NDArray[Any]]:
         """Return all of them as columns by name."""
@@ -111,12 +131,12 @@ class Predictions:
         return {name: concatenated([part[name] for part in parts]) for name in parts[0]}
 
 
-def _read(tables: list[Path]) -> Iterator[dict[str, NDArray[Any]]]:
+def _read(folder: Path, form: str, schema: Schema) -> Iterator[dict[str, Any]]:
+    """Yield the tables of a folder, all with the same types."""
     from ..data.open import open_reader
 
-    for path in tables:
-        reader = open_reader(str(path))
-        for source in reader.sources():
-            found = reader.read(source.name, 0, source.records)
-            assert isinstance(found, Columns)  # as all tables are read
-            yield dict(found)
+    reader = open_reader(str(folder), format=form, partitions=False, schema=schema)
+    for source in reader.sources():
+        found = reader.read(source.name, 0, source.records)
+        assert isinstance(found, Columns)  # as all tables are read
+        yield dict(found)

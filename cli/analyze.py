@@ -26,6 +26,7 @@ _STOPPING = "the workers stop, and nothing is written"
     "--out", default="analysis.json", type=LocalPath(path_type=Path), help="Where the JSON goes."
 )
 @click.option("--data_reader_params", default="", metavar="K=V,...", help="The reader's arguments.")
+@click.option("--schema", default="", metavar="FILE", help="Types of columns (edl data schema).")
 @click.option(
     "--vocabulary", default=10_000, type=click.IntRange(1), help="Most frequent values to keep."
 )
@@ -38,6 +39,7 @@ def analyze(
     files: tuple[str, ...],
     out: Path,
     data_reader_params: str,
+    schema: str,
     vocabulary: int,
     num_workers: int | None,
 ) -> int:
@@ -52,13 +54,15 @@ def analyze(
     from ..data.analyze import PAYS, write
     from ..data.analyze import analyze as run
     from ..data.open import open_reader
+    from ..data.schema_given import schema_given
 
     if out.is_dir() or not out.parent.is_dir():  # before an hour of reading
         raise UsageError(f"--out {out} must be a file in a folder that is there.")
     paths.check_file(str(out), "--out")
+    types = schema_given(schema)
     values = {"training_data": ",".join(files), "data_reader_params": data_reader_params}
-    settings = typed(ANALYZE, values)
-    reader = open_reader(settings.training_data, **settings.data_reader_params)
+    settings = typed(ANALYZE, {**values, "schema": types.to_json() if types else {}})
+    reader = open_reader(settings.training_data, schema=types, **settings.data_reader_params)
     records = sum(source.records for source in reader.sources())  # what is wrong is told at once
     if num_workers is None:
         fitting = min(cores.usable(), records // PAYS)

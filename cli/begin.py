@@ -123,6 +123,7 @@ def begin_here(
     if before is not None:
         check_alone(settings, "--{}".format)
         _check_data(before.folder, settings)
+        _find_schema(before.folder, settings)
         return go_on(before)
 
     def put(folder: Path) -> JobSettings:
@@ -154,6 +155,37 @@ def _check_data(folder: Path, settings: JobSettings) -> None:
     ):
         say(note, err=True)
     forget_seen(folder)
+
+
+def _find_schema(folder: Path, settings: JobSettings) -> None:
+    """Find the columns' types of a standing job that a version before began, which found none.
+
+    Raises UsageError, DataError.
+    """
+    from ..common.files import write_file
+    from ..data.open import open_reader
+    from ..data.reader import schema_of
+    from ..data.schema_given import schema_given
+
+    try:
+        described = dict(json.loads((folder / "describe.json").read_bytes()))
+    except (OSError, ValueError, TypeError):  # not so far, or damaged, which its master says
+        return
+    if "schema" in described or "reader" in described.get("has", ["reader"]):
+        return
+    schema = schema_given(settings.schema)
+    for path in settings.data.values():
+        reader = open_reader(path, schema=schema, **settings.data_reader_params)
+        schema = schema.joined(schema_of(reader))
+    write_file(
+        folder / "describe.json", json.dumps({**described, "schema": schema.to_json()}).encode()
+    )
+    if schema:
+        say(
+            f"{folder.name} was begun by a version that kept no types of columns: they are those "
+            "that its data have now, and stay so from here on",
+            err=True,
+        )
 
 
 def wishes_given(flags: dict[str, Any]) -> Wishes | None:

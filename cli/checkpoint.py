@@ -21,6 +21,7 @@ from .place import complete_jobs, place, where
 if TYPE_CHECKING:
     from ..serve.checkpoint import Checkpoint
     from ..serve.make import Given
+    from ..serve.rows import Rows
 
 _SHOWN = 20  # rows of a table on a screen
 
@@ -86,13 +87,42 @@ def show(checkpoint: str, verify: bool, output: str) -> None:
 @click.argument("table")
 @click.option("--ids", metavar="ID,...", help="Only the rows of these ids.")
 @click.option(
+    "--keys", metavar="KEY,...", help="Only the rows of these raw values, as in the data."
+)
+@click.option(
+    "--keys_file",
+    type=LocalPath(path_type=Path),
+    metavar="FILE",
+    help="Raw values, one a line: those with commas, too.",
+)
+@click.option(
+    "--key_column",
+    default="",
+    metavar="NAME",
+    help="Column that keys are of; by default what the definition's raw_keys() says, else the "
+    "table's name.",
+)
+@click.option(
+    "--key_field",
+    default="",
+    metavar="NAME",
+    help="Field of hash64 that makes their ids; by default the column's name.",
+)
+@click.option(
     "--out",
     type=LocalPath(path_type=Path),
     metavar="FILE",
     help="Write them, with the optimizer's state: FILE.parquet, FILE.safetensors or FILE.npz.",
 )
 @outputs()
-def rows(checkpoint: str, table: str, ids: str | None, out: Path | None, output: str) -> None:
+def rows(
+    checkpoint: str,
+    table: str,
+    ids: str | None,
+    out: Path | None,
+    output: str,
+    **by_key: Any,
+) -> None:
     """Show the rows of a table, or write them to a file."""
     from ..jobs.job import Report
     from ..serve import told
@@ -100,24 +130,48 @@ def rows(checkpoint: str, table: str, ids: str | None, out: Path | None, output:
     from ..serve.rows import rows as read
 
     wanted = _ids(ids) if ids is not None else None
+    keys = _keys(by_key["keys"], by_key["keys_file"])
+    column, field = by_key["key_column"], by_key["key_field"]
     with _opened(checkpoint) as (found,):
-        there = read(found, table, wanted)
-    lacking = sorted({*(wanted or ())} - {*there.ids.tolist()})
+        there = read(found, table, wanted, keys=keys, column=column, field=field)
+    lacking = _lacking(there, wanted, keys)
     if out is not None:
         write_rows(there, out)
         say(f"{len(there)} rows of {table!r} are in {out}")
     else:
-        most = len(there) if wanted is not None else _SHOWN
+        most = len(there) if wanted is not None or keys is not None else _SHOWN
         listed = told.rows(there, most)
         print_report(Report(listed, lambda wide: told.rows_table(listed, wide)), output)
         if is_drawn(output) and len(there) > most:
-            click.echo(f"{len(there)} rows in all: --out FILE writes them, --ids chooses some.")
+            click.echo(
+                f"{len(there)} rows in all: --out FILE writes them, --ids and --keys choose some."
+            )
     if lacking and (out is not None or is_drawn(output)):
         say(
-            f"Not in the table: {', '.join(map(str, lacking))}. A model reads the first values "
+            f"Not in the table: {', '.join(lacking)}. A model reads the first values "
             "that their rows would be made with.",
             err=True,
         )
+
+
+def _lacking(there: Rows, ids: list[int] | None, keys: list[str] | None) -> list[str]:
+    """Return the ids or keys that were asked for and have no row."""
+    if keys is not None and there.keys is not None:
+        found = {*there.keys.tolist()}
+        return [key for key in dict.fromkeys(keys) if key not in found]
+    return [str(each) for each in sorted({*(ids or ())} - {*there.ids.tolist()})]
+
+
+def _keys(text: str | None, file: Path | None) -> list[str] | None:
+    """Return the keys that are asked for; None: none are. Raises UsageError."""
+    if text is not None and file is not None:
+        raise UsageError("--keys and --keys_file: leave out one of them.")
+    if file is None:
+        return None if text is None else text.split(",")
+    try:
+        return file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--keys_file {file} cannot be read: {error}.") from error
 
 
 def _ids(text: str) -> list[int]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from click.shell_completion import CompletionItem
 
+from ..common.errors import DataError
 from .analyze import analyze
 from .paths import LocalPath
 
@@ -20,10 +23,42 @@ def _data_sets(
 
 @click.group()
 def data() -> None:
-    """Real data sets out of installed packages (list, prepare, verify); analyze takes any data."""
+    """Real data sets out of installed packages (list, prepare, verify); others take any data."""
 
 
 data.add_command(analyze)
+
+
+@data.command()
+@click.argument("files", nargs=-1, required=True, metavar="DATA...")
+@click.option("--data_reader_params", default="", metavar="K=V,...", help="The reader's arguments.")
+@click.option(
+    "--schema", "given", default="", metavar="FILE", help="Types that are known; others are found."
+)
+def schema(files: tuple[str, ...], data_reader_params: str, given: str) -> None:
+    """Print the type of each column, and how it was found, as YAML.
+
+    It is found over all records of all files, as a job finds it. --schema takes what is printed,
+    as it is or changed.
+    """
+    import yaml
+
+    from ..common.values import convert
+    from ..data.open import open_reader
+    from ..data.reader import schema_of
+    from ..data.schema_given import schema_given
+
+    params = convert(data_reader_params, dict[str, Any], "--data_reader_params")
+    reader = open_reader(",".join(files), schema=schema_given(given), **params)
+    reader.sources()  # data without records are told as such
+    found = schema_of(reader)
+    if not found:
+        raise DataError(
+            f"{', '.join(files)}: such records have no columns: what they are is up to feed."
+        )
+    told = yaml.safe_dump(found.to_json(), sort_keys=False, allow_unicode=True, width=10**6)
+    click.echo(told, nl=False)
+
 
 _out = click.option("--out", type=LocalPath(), metavar="DIR", help="Where prepared data lie.")
 

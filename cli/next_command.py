@@ -20,6 +20,7 @@ _OWN = {
     "log_format",
     "snapshot_dir",
     "checkpoint_dir_for_init",
+    "schema",  # which the checkpoint has
     "validation_data",
 }
 

@@ -163,7 +163,7 @@ def _option(knob: Knob) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         knob.name,
         type=_Text(knob),
         default=None,
-        multiple=knob.many or knob.kind in (dict[str, str], dict[str, Any]),
+        multiple=knob.many or (knob.kind in (dict[str, str], dict[str, Any]) and not knob.is_file),
         metavar=_metavar(knob),
         help=_help(knob),
         **boolean,
@@ -173,6 +173,8 @@ def _option(knob: Knob) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def _metavar(knob: Knob) -> str:
     if knob.choices:
         return f"[{'|'.join(knob.choices)}]{',...' if knob.many else ''}"
+    if knob.many or knob.is_file:
+        return "NAME,..." if knob.many else "FILE"
     return _METAVARS.get(knob.kind, "PATH" if knob.path else "TEXT")
 
 
@@ -206,6 +208,12 @@ def given_values(
         if given not in (None, ()):
             values[knob.name] = given
             origins.pop(knob.name, None)
+    if "schema" in values:
+        from ..data.schema_given import schema_given
+
+        said = f"--schema ({origins['schema']})" if "schema" in origins else "--schema"
+        given = schema_given(values["schema"], said)
+        values["schema"] = given.to_json() if given else {}
     return values, origins
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -63,35 +64,18 @@ def list_zoo(model_zoo: str) -> None:
 @click.option("--teacher_params", default="", metavar="K=V,...", help="Arguments of teacher().")
 @click.option("--training_data", default="", metavar="PATH", help="Data to try a batch of.")
 @click.option("--data_reader_params", default="", metavar="K=V,...", help="The reader's arguments.")
+@click.option("--schema", default="", metavar="FILE", help="Types of columns (edl data schema).")
 @click.option("--minibatch_size", default=64, type=click.IntRange(1), help="Records to try.")
-def check(
-    model_def: str,
-    model_zoo: str,
-    model_params: str,
-    optimizer_params: str,
-    teacher_params: str,
-    training_data: str,
-    data_reader_params: str,
-    minibatch_size: int,
-) -> int:
+def check(model_def: str, training_data: str, **flags: Any) -> int:
     """Check a definition, and try it on a batch; exit code 2 where it is not sound."""
     from ..model_zoo.check import check_file
 
-    for name in sorted(flags_given() & {"data_reader_params", "minibatch_size"}):
+    for name in sorted(flags_given() & {"data_reader_params", "schema", "minibatch_size"}):
         if not training_data:
             raise UsageError(
                 f"--{name} is about the data: give --training_data too, or leave it out."
             )
-    findings = check_file(
-        model_def,
-        training_data,
-        model_zoo=model_zoo,
-        model_params=model_params,
-        optimizer_params=optimizer_params,
-        teacher_params=teacher_params,
-        data_reader_params=data_reader_params,
-        minibatch_size=minibatch_size,
-    )
+    findings = check_file(model_def, training_data, **flags)
     for finding in findings:
         say(str(finding))
     return 2 if any(finding.level == "error" for finding in findings) else 0

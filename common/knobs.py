@@ -27,7 +27,8 @@ def about(
     """Return the metadata of a field, which the command line is made of.
 
     `minimum` and `maximum` are of numbers; no maximum: MOST, or LONGEST_S of a time. A `path` is
-    made absolute, so that a job means the same from anywhere.
+    made absolute, so that a job means the same from anywhere; that of a mapping is a file that
+    holds it, which is read at once.
     `many`: several may be given, with commas or one by one. `of`: the commands where it has a
     meaning.
     """
@@ -65,6 +66,11 @@ class Knob:
     path: bool
     many: bool
     of: tuple[str, ...]
+
+    @property
+    def is_file(self) -> bool:
+        """Tell whether the value is a mapping, which a file may hold."""
+        return self.path and self.kind is not str
 
     @property
     def most(self) -> int:

@@ -236,7 +236,9 @@ def _value(knob: Knob, value: object, said: str, in_pods: bool) -> Any:
     if knob.many:
         given = value if isinstance(value, list | tuple) else [value]
         texts = [each for part in given for each in convert(part, str, said).split(",")]
-        return ",".join(dict.fromkeys(_choice(knob, text.strip(), said) for text in texts if text))
+        texts = [text.strip() for text in texts if text]
+        chosen = [_choice(knob, text, said) for text in texts] if knob.choices else texts
+        return ",".join(dict.fromkeys(chosen))
     made = convert(value, knob.kind, said)
     if knob.choices:
         return _choice(knob, made, said)
@@ -246,7 +248,7 @@ def _value(knob: Knob, value: object, said: str, in_pods: bool) -> Any:
     if number and knob.most < made < math.inf:
         unit = " s" if isinstance(made, float) else ""
         raise UsageError(f"{said} is at most {knob.most}{unit}, not {made}.")
-    if knob.path:
+    if knob.path and not knob.is_file:
         each = parts(made) if knob.name in DATA.values() else [made]
         there = in_pods and knob.name != "cluster_spec"  # which whoever submits reads
         return ",".join(_path(part, said, there) for part in each)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .cluster_settings import ClusterSettings
+from .data_settings import DataSettings
 from .knobs import Knob, about, knob, knobs_of
 from .stored import Stored
 from .watching_settings import WatchingSettings
@@ -43,7 +44,7 @@ _MOST_RECORDS = 2**63 - 1  # and versions, bytes and seeds: what books and wire 
 
 
 @dataclass(frozen=True)
-class JobSettings(ClusterSettings, WatchingSettings, Stored):
+class JobSettings(DataSettings, ClusterSettings, WatchingSettings, Stored):
     """The settings of one job, resolved.
 
     Times are seconds, sizes are records unless the name says otherwise.
@@ -94,25 +95,6 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
     device: str = knob("auto", "Device of the workers.", "Model", choices=("auto", "cpu", "cuda"))
 
     # -- Data
-    training_data: str = knob(
-        "", "File, folder, glob or URL of the training data.", "Data", path=True, of=("train",)
-    )
-    validation_data: str = knob(
-        "", "Data for the evaluations while training.", "Data", path=True, of=("train", "evaluate")
-    )
-    prediction_data: str = knob("", "Data for `edl predict`.", "Data", path=True, of=("predict",))
-    prediction_format: str = knob(
-        "npy",
-        "What `edl predict` writes below --output: arrays, or tables with the records' source and "
-        "number (parquet needs pyarrow).",
-        "Data",
-        choices=("npy", "csv", "parquet"),
-        of=("predict",),
-    )
-    data_reader_params: dict[str, Any] = field(
-        default_factory=dict,
-        metadata=about("Arguments of the reader: k=v,k2=v2 (e.g. format=csv).", "Data"),
-    )
     minibatch_size: int = knob(64, "Records of a minibatch.", "Data", "batch_size", minimum=1)
     local_batch_size: int = knob(
         0,
@@ -445,6 +427,19 @@ class JobSettings(ClusterSettings, WatchingSettings, Stored):
         "Faults",
         maximum=_MOST_RECORDS,
     )
+
+    @property
+    def data(self) -> dict[str, str]:
+        """The paths that the command reads, by what they are of: training, where it trains, first.
+
+        Of an analysis it is the training's.
+        """
+        found = {
+            "training": self.training_data if self.command in ("train", ANALYZE) else "",
+            "validation": self.validation_data if self.command in ("train", "evaluate") else "",
+            "prediction": self.prediction_data if self.command == "predict" else "",
+        }
+        return {name: path for name, path in found.items() if path}
 
     @property
     def keeps_checkpoints(self) -> bool:

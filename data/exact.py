@@ -211,6 +211,8 @@ def _stacked(column: Field, array: NDArray[Any]) -> NDArray[Any]:
 
 def _brought(name: str, type_: Type, array: NDArray[Any]) -> NDArray[Any]:
     """Return an array [N, ...] as the type has single values."""
+    if array.size == 0:
+        return np.empty(array.shape, type_.dtype)
     if array.dtype == type_.dtype and type_.kind not in ("text", "bytes"):
         return array
     if array.dtype.kind in "OT":

@@ -165,6 +165,10 @@ class Schema:
         both = [self.get(each.name) or each for each in found]
         return Schema((*both, *(each for each in self if each.name not in found)))
 
+    def joined(self, other: Schema) -> Schema:
+        """Return this schema's columns, and after them those that only the other one has."""
+        return Schema((*self, *(each for each in other if each.name not in self)))
+
     def only(self, names: Iterable[str]) -> Schema:
         """Return the fields of these names, as far as there are such."""
         wanted = set(names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from ..common.contents import compared
 from ..common.errors import CheckpointError, JobError, UsageError
 from ..common.foreign import must_be, parse, read_plain
 from ..common.settings import JobSettings
+from ..data.schema import Schema
 from ..durable.journal import Journal
 from ..durable.schema import load
 from ..jobs import history
@@ -48,6 +50,7 @@ class Books:
 
     `restore`: the checkpoint whose books the queue goes on with, or "". `validation`: the pieces of
     evaluations while training. `notes`: what the check of the definition says to the user.
+    `schema`: the types of the data's columns, as JSON; {} where none were found.
     """
 
     journal: Journal
@@ -56,6 +59,11 @@ class Books:
     validation: Sequence[Piece] = ()
     judges: Judges = field(default_factory=Judges)
     notes: Sequence[str] = ()
+    schema: dict[str, Any] = field(default_factory=dict)
+
+    def settings(self, given: JobSettings) -> JobSettings:
+        """Return a job's settings with the columns that its start has found."""
+        return dataclasses.replace(given, schema=self.schema) if self.schema else given
 
 
 def resume(settings: JobSettings, job_dir: Path) -> Books | None:
@@ -155,7 +163,10 @@ def _books(
         sources_of(described, "validation"),
         settings.minibatch_size * settings.minibatches_per_task,
     )
-    return Books(journal, queue, restore, pieces, judges, described.get("notes", ()))
+    notes, schema = described.get("notes", ()), {}
+    if told := described.get("schema"):  # earlier versions have found none
+        schema = Schema.from_json(told, "what the check has found of the data").to_json()
+    return Books(journal, queue, restore, pieces, judges, notes, schema)
 
 
 def open_queue(settings: JobSettings, described: dict[str, Any]) -> tuple[TaskQueue, str]:

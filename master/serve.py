@@ -152,7 +152,7 @@ def run(
                 return code
             books = opening.begin(settings, job_dir, described)
             owning.remembered(books.journal, lambda: owner)
-        return _run(settings, job_dir, books, home, claims, after, stop)
+        return _run(books.settings(settings), job_dir, books, home, claims, after, stop)
     finally:
         claims.close()
         if nursery is not None:

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from ..common.errors import DefinitionError, EdlError
 from ..common.settings import JobSettings
 from ..common.values import convert
-from ..data.open import open_reader
 from ..data.reader import Records
+from ..data.schema_given import schema_given
 from ..nn.alike import check_alike, names_in
 from ..nn.buffers import Buffers, shape_of
 from ..nn.by_name import ByName, Optimizers, all_of, clip_norm, of_all
@@ -35,6 +35,7 @@ from ..nn.optimizers import Optimizer
 from ..nn.outputs import arrays_of
 from ..nn.replace import prepare
 from ..nn.weights import plain, weight_of
+from .reading import open_data
 from .spec import Definition, load_definition
 
 Result = TypeVar("Result")
@@ -112,26 +113,25 @@ def check_file(
     training_data: str = "",
     *,
     model_zoo: str = "",
-    model_params: object = "",
-    optimizer_params: object = "",
-    teacher_params: object = "",
-    data_reader_params: object = "",
+    schema: object = "",
     minibatch_size: int = 64,
+    **params: object,
 ) -> list[Finding]:
     """Load a definition and try it, on the first records of the data if there is any.
 
-    The arguments are the flags of `edl zoo check`. Raises EdlError.
+    The arguments are the flags of `edl zoo check`; `params`: `model_params` and its like. Raises
+    EdlError.
     """
-    params = convert(model_params, dict[str, Any], "--model_params")
-    rates = convert(optimizer_params, dict[str, Any], "--optimizer_params")
-    taught = convert(teacher_params, dict[str, Any], "--teacher_params")
-    read = convert(data_reader_params, dict[str, Any], "--data_reader_params")
+    made, rates, taught, read = (
+        convert(params.get(name, ""), dict[str, Any], f"--{name}")
+        for name in ("model_params", "optimizer_params", "teacher_params", "data_reader_params")
+    )
     definition = load_definition(
-        model_def, model_zoo, params, optimizer_params=rates, teacher_params=taught
+        model_def, model_zoo, made, optimizer_params=rates, teacher_params=taught
     )
     if not training_data:
         return check_definition(definition)
-    reader = (definition.reader or open_reader)(training_data, **read)
+    reader = open_data(definition, training_data, read, schema_given(schema))
     source = reader.sources()[0]
     count = min(minibatch_size, source.records)
     return check_definition(definition, reader.read(source.name, 0, count))

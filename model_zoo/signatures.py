@@ -15,6 +15,7 @@ SIGNATURES = {
     "shard_plan": "def shard_plan(model) -> [nn.Module, ...]",
     "teacher": "def teacher(**params) -> nn.Module",
     "teach": "def teach(model, features) -> Tensor, or a dict of such",
+    "raw_keys": "def raw_keys() -> {table: column, or (column, field of hash64 or a function)}",
 }
 # Positional arguments that each function is called with; model and optimizer get theirs by name.
 ARGUMENTS = {
@@ -27,4 +28,5 @@ ARGUMENTS = {
     "batch_rule": ("workers", "wanted", "minibatch_size"),
     "shard_plan": ("model",),
     "teach": ("model", "features"),
+    "raw_keys": (),
 }

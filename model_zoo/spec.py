@@ -15,6 +15,7 @@ A definition is a plain Python module (docs/model-zoo.md):
     def shard_plan(model) -> [nn.Module, ...]     optional
     def teacher(**params) -> nn.Module            optional; then loss(outputs, labels, teacher)
     def teach(model, features) -> answers         optional
+    def raw_keys() -> {table: column, ...}        optional
 
 What the module defines is called only through `Definition`, which checks what comes back.
 Nothing here imports torch; the definition does. catalogue.py finds definitions, check.py tries one
@@ -114,6 +115,7 @@ class Definition:
                 "shard_plan",
                 "teacher",
                 "teach",
+                "raw_keys",
             )
             if self.has(name)
         )
@@ -228,6 +230,10 @@ class Definition:
             return {name: as_metric(metric) for name, metric in made.items()}
         except DefinitionError as error:
             raise self._wrong("metrics", str(error)) from error
+
+    def raw_keys(self) -> Mapping[str, Any]:
+        """Return which column the ids of a table are made of, and how; {} where it does not say."""
+        return dict(self._function("raw_keys")()) if self.has("raw_keys") else {}
 
     @property
     def reader(self) -> Callable[..., Any] | None:

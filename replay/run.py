@@ -29,6 +29,7 @@ from ..ps.books.aggregation import Update
 from ..ps.books.trace import digest
 from ..worker.describe import be_deterministic, load, model_maker, open_readers
 from ..worker.model import Passes, dense_tensors, model_spec
+from ..worker.schemas import with_described
 from ..worker.servers.trainer import PsTrainer
 from ..worker.task_reader import Lease, TaskReader
 from .recording import Computed, Recording, Step, read
@@ -325,7 +326,7 @@ def open_replay(
 
     Raises UsageError, or what its definition and data raise.
     """
-    settings = JobSettings.of_job(job_dir)
+    settings = with_described(JobSettings.of_job(job_dir), job_dir)
     recording = read(job_dir)
     be_deterministic()
     return settings, Replay(settings, recording, load(settings), on_state=on_state, on_loss=on_loss)

@@ -137,11 +137,14 @@ def _save(
 
 
 def write_rows(found: Rows, path: Path) -> None:
-    """Write rows into a file whose name ends with one of FORMS, or .npz. Raises UsageError."""
+    """Write rows into a file whose name ends with one of FORMS, or .npz. Raises UsageError.
+
+    Of rows that were asked for by their keys, Parquet has the keys, too.
+    """
     writers: dict[str, Callable[[Path], None]] = {
         ".parquet": found.to_parquet,
-        ".safetensors": lambda there: save_rows(there, found),
-        ".npz": lambda there: _save_npz(there, found),
+        ".safetensors": lambda there: save_rows(there, found.distinct()),
+        ".npz": lambda there: _save_npz(there, found.distinct()),
     }
     if path.suffix not in writers:
         raise UsageError(f"--out {path}: name a file that ends with {_or(list(writers))}.")

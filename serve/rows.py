@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Rows:
     `ids` int64[N], `weight` float32[N, D], `state` what the optimizer keeps beside it, by name,
     each float32[N, D] (of a row-wise optimizer [N, 1]); `steps` int64[N], the updates of a row.
     `scale` float32[N]: what a row of int8 is multiplied by; None: weights are as they are.
+    `keys` [N]: the raw values that were asked for, and rows are in their order; None: by id.
     """
 
     table: str
@@ -42,6 +43,7 @@ class Rows:
     state: Mapping[str, Values]
     steps: Ids
     scale: Values | None = None
+    keys: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -57,6 +59,8 @@ class Rows:
         except ImportError as error:
             raise UsageError(_NO_PARQUET) from error
         columns = {"id": pa.array(self.ids), "steps": pa.array(self.steps)}
+        if self.keys is not None:
+            columns = {"key": pa.array(self.keys.tolist()), **columns}
         for name, values in self._values():
             flat = pa.array(np.ascontiguousarray(values).reshape(-1))
             columns[name] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
@@ -71,6 +75,8 @@ class Rows:
         except ImportError as error:
             raise UsageError("a DataFrame needs pandas: pip install pandas") from error
         columns: dict[str, NDArray[Any]] = {"steps": self.steps}
+        if self.keys is not None:
+            columns = {"key": self.keys, **columns}
         for name, values in self._values():
             columns |= {f"{name}[{place}]": values[:, place] for place in range(values.shape[1])}
         return pd.DataFrame(columns, index=pd.Index(self.ids, name="id"))
@@ -79,18 +85,52 @@ class Rows:
         """Write a Parquet file, whole or not at all: `to_arrow`'s columns."""
         write_parquet(path, iter([self]), self)
 
+    def take(self, places: NDArray[np.int64], keys: NDArray[Any] | None) -> Rows:
+        """Return the rows at these places, which are those of the keys."""
+        return replace(
+            self,
+            ids=self.ids[places],
+            weight=self.weight[places],
+            state={name: values[places] for name, values in self.state.items()},
+            steps=self.steps[places],
+            scale=None if self.scale is None else self.scale[places],
+            keys=keys,
+        )
+
+    def distinct(self) -> Rows:
+        """Return each row once, by id: several keys may have one."""
+        return self.take(np.unique(self.ids, return_index=True)[1], None)
+
     def _values(self) -> list[tuple[str, Values]]:
         return [("weight", self.weight), *((f"state.{n}", v) for n, v in self.state.items())]
 
 
-def rows(checkpoint: str | Path | Checkpoint, table: str, ids: Sequence[int] | None = None) -> Rows:
+def rows(
+    checkpoint: str | Path | Checkpoint,
+    table: str,
+    ids: Sequence[int] | None = None,
+    *,
+    keys: Sequence[Any] | None = None,
+    column: str = "",
+    field: str = "",
+) -> Rows:
     """Return the rows of a checkpoint's table; `ids`: those of these that are there.
+
+    `keys`: those of these raw values, in their order. Their ids are made as the definition's
+    `raw_keys()` says, or are hash64(field, values of the column), which both are the table's name
+    unless said otherwise.
 
     `checkpoint`: a path, or a job's name or folder, as `load`. Raises EdlError: there is none that
     is whole, or no such table in it.
     """
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = open_checkpoint(checkpoint)
+    if keys is not None:
+        if ids is not None:
+            raise UsageError("ids and keys: give one of both.")
+        return _of_keys(checkpoint, table, keys, column, field)
+    if column or field:
+        raise UsageError("column and field say how ids are made of keys: give keys.")
     wanted = None if ids is None else np.asarray(ids, np.int64)
     spec = checkpoint.table(table)
     found = [_selected(spec, block, wanted) for block in checkpoint.rows(table)]
@@ -105,6 +145,21 @@ def rows(checkpoint: str | Path | Checkpoint, table: str, ids: Sequence[int] | N
         {n: np.concatenate([b.state[n] for b in found])[order] for n in found[0].state},
         np.concatenate([block.steps for block in found])[order],
     )
+
+
+def _of_keys(
+    checkpoint: Checkpoint, table: str, keys: Sequence[Any], column: str, field: str
+) -> Rows:
+    from .keys import ids_of, objects, unknown
+
+    if isinstance(keys, str | bytes):
+        raise UsageError(f"keys is a list of raw values, not the text {keys!r:.60}.")
+    wanted, way = ids_of(checkpoint, table, keys, column, field)
+    found = rows(checkpoint, table, np.unique(wanted).tolist())
+    there = np.isin(wanted, found.ids)
+    if len(keys) and not there.any() and not way.is_known:
+        raise unknown(table, way)
+    return found.take(np.searchsorted(found.ids, wanted[there]), objects(keys)[there])
 
 
 def blocks(checkpoint: Checkpoint, table: str) -> Iterator[Rows]:

@@ -79,6 +79,7 @@ def rows(found: Rows, most: int) -> list[dict[str, Any]]:
     """Return the first rows as JSON can hold them."""
     return [
         {
+            **({} if found.keys is None else {"key": str(found.keys[place])}),
             "id": int(found.ids[place]),
             "steps": int(found.steps[place]),
             "weight": found.weight[place].tolist(),
@@ -90,12 +91,16 @@ def rows(found: Rows, most: int) -> list[dict[str, Any]]:
 
 def rows_table(listed: list[dict[str, Any]], wide: bool) -> Table:
     """Draw rows, each with its first values."""
-    drawn = _table("id", "steps", "weight")
+    has_keys = bool(listed) and "key" in listed[0]
+    drawn = _table(*(["key"] if has_keys else []), "id", "steps", "weight")
     for row in listed:
         values = row["weight"] if wide else row["weight"][:_FEW]
         more = f" ... of {len(row['weight'])}" if len(values) < len(row["weight"]) else ""
         drawn.add_row(
-            str(row["id"]), str(row["steps"]), " ".join(f"{v:+.6g}" for v in values) + more
+            *([row["key"]] if has_keys else []),
+            str(row["id"]),
+            str(row["steps"]),
+            " ".join(f"{v:+.6g}" for v in values) + more,
         )
     return drawn
 

@@ -25,7 +25,8 @@ from ..data import analysis_file
 from ..data.analysis import Sizes
 from ..data.analyze import Shard, merged, shard_size, shards_of, summarize, write
 from ..data.open import open_reader
-from ..data.reader import RecordReader
+from ..data.reader import RecordReader, schema_of
+from ..data.schema_given import schema_given
 from ..master.client import MasterClient
 from ..proto import master_pb2 as pb
 from . import pulse, reports
@@ -44,16 +45,19 @@ _GET_TASK_WAIT_S = 10.0  # how long the master may hold a request for a task
 def describe(settings: JobSettings, job_dir: Path) -> None:
     """Write `job_dir`/describe.json: the sources, their records, and those of a task."""
     (job_dir / paths.DESCRIBING).write_text(paths.COUNTING)
-    sources = _open(settings).sources()
+    reader = _open(settings)
+    sources = reader.sources()
     if not any(source.records for source in sources):
         raise DataError("the data has no records: check the path and the format")
     counted = [[source.name, source.records] for source in sources]
-    described = {"training": counted, "shard": shard_size(sources)}
+    schema = schema_of(reader).to_json()
+    described = {"training": counted, "shard": shard_size(sources), "schema": schema}
     write_file(job_dir / "describe.json", json.dumps(described).encode())
 
 
 def _open(settings: JobSettings) -> RecordReader:
-    return open_reader(settings.training_data, **settings.data_reader_params)
+    schema = schema_given(settings.schema)
+    return open_reader(settings.training_data, schema=schema, **settings.data_reader_params)
 
 
 class Shop:

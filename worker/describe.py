@@ -18,14 +18,16 @@ from ..common.criterion import criterion
 from ..common.errors import CheckpointError, DataError, DefinitionError, EdlError, UsageError
 from ..common.identity import Identity
 from ..common.settings import JobSettings
+from ..common.storage import Manifest
 from ..common.storage import load as load_manifest
 from ..common.teacher_address import split_addresses
 from ..data.content import contents
-from ..data.reader import RecordReader
+from ..data.reader import RecordReader, schema_of
 from ..distill import cache
 from ..distill.kserve.link import check_addresses
 from ..distill.roll_call import call_roll
 from ..model_zoo.check import check_definition
+from ..model_zoo.reading import open_data
 from ..model_zoo.spec import SIGNATURES, Definition, load_definition
 from ..nn.by_name import to_dict
 from ..nn.device import others_seeded
@@ -34,8 +36,15 @@ from ..nn.optimizers import SGD
 from ..nn.replace import prepare
 from ..proto import master_pb2 as pb
 from ..registry.identity import VARIABLE, teachers_identity
+from . import id_columns, schemas
 from .model import model_spec
 from .predictions import check_output
+
+_KINDS: dict[str, int] = {
+    "training": pb.TRAIN,
+    "validation": pb.EVALUATE,
+    "prediction": pb.PREDICT,
+}
 
 
 def load(settings: JobSettings) -> Definition:
@@ -54,19 +63,15 @@ def load(settings: JobSettings) -> Definition:
 
 
 def open_readers(definition: Definition, settings: JobSettings) -> dict[int, RecordReader]:
-    """Return the readers that the command needs, by task kind.
+    """Return the readers that the command needs, by task kind, with the job's columns.
 
     Raises UsageError or DataError.
     """
-    from ..data.open import open_reader
-
-    paths = {
-        pb.TRAIN: settings.training_data if settings.command == "train" else "",
-        pb.EVALUATE: settings.validation_data if settings.command != "predict" else "",
-        pb.PREDICT: settings.prediction_data if settings.command == "predict" else "",
+    schema = schemas.of_settings(settings)
+    return {
+        _KINDS[name]: open_data(definition, path, settings.data_reader_params, schema)
+        for name, path in settings.data.items()
     }
-    make = definition.reader if definition.reader is not None else open_reader
-    return {kind: make(path, **settings.data_reader_params) for kind, path in paths.items() if path}
 
 
 def model_maker(definition: Definition, settings: JobSettings) -> Callable[[], torch.nn.Module]:
@@ -109,29 +114,53 @@ def describe(settings: JobSettings, job_dir: Path) -> None:
             "adaptive: leave out one of them"
         )
     _begin(job_dir, f"making the model of {settings.model_def}")
-    result: dict[str, object] = {"notes": _check(definition, settings)}
+    notes = _check(definition, settings)
     _begin(job_dir, paths.COUNTING)
-    names: dict[int, str] = {
-        pb.TRAIN: "training",
-        pb.EVALUATE: "validation",
-        pb.PREDICT: "prediction",
-    }
-    for kind, reader in open_readers(definition, settings).items():
-        sources = reader.sources()
-        if not sum(source.records for source in sources):
-            raise DataError(f"the {names[kind]} data has no records: check the path and the format")
-        result[names[kind]] = [[source.name, source.records] for source in sources]
-        if kind == pb.TRAIN and definition.reader is None:
-            format = settings.data_reader_params.get("format")
-            found = contents(settings.training_data, format, [each.name for each in sources])
-            result["contents"] = found
+    path = settings.resume or settings.checkpoint_dir_for_init
+    manifest = load_manifest(path) if path else None
+    result = _counted(definition, settings, manifest, notes)
+    result["notes"] = notes
     result["has"] = list(definition.optional)
-    result["optimizer"] = _check_checkpoint(definition, settings)
+    result["optimizer"] = _check_checkpoint(definition, settings, manifest)
     if settings.command == "train":
         result["metrics"] = _metrics(definition, settings)
     partial = job_dir / ".describe.json"
     partial.write_text(json.dumps(result))
     os.replace(partial, job_dir / "describe.json")
+
+
+def _counted(
+    definition: Definition, settings: JobSettings, manifest: Manifest | None, notes: list[str]
+) -> dict[str, object]:
+    """Return the sources and their records, and the schema of them all, which is found once.
+
+    What is found on the data to train on holds for those that are read beside it. `notes` get what
+    the user should know of it. Raises UsageError, DataError.
+    """
+    result: dict[str, object] = {}
+    known = schemas.known(settings, manifest)
+    schema = known.schema
+    for name, path in settings.data.items():
+        reader = open_data(definition, path, settings.data_reader_params, schema)
+        sources = reader.sources()
+        if not sum(source.records for source in sources):
+            raise DataError(f"the {name} data has no records: check the path and the format")
+        result[name] = [[source.name, source.records] for source in sources]
+        if name == "training":
+            schema = schema_of(reader).joined(schema)
+            schemas.check_resumed(settings, known, schema)
+            notes += schemas.strange(settings, known, reader, sources)
+        schema = schema.joined(schema_of(reader))
+        if name == "training" and definition.reader is None:
+            format = settings.data_reader_params.get("format")
+            result["contents"] = contents(path, format, [each.name for each in sources])
+        if settings.id_columns:
+            first = schemas.first_of(reader, sources)
+            names = settings.id_columns.split(",")
+            id_columns.check(names, first, schema, settings.prediction_format)
+    notes += schemas.notes_of(settings, known, schema)
+    result["schema"] = schema.to_json()
+    return result
 
 
 def _check(definition: Definition, settings: JobSettings) -> list[str]:
@@ -155,6 +184,8 @@ def _check(definition: Definition, settings: JobSettings) -> list[str]:
     if settings.command == "predict":
         if settings.output:
             check_output(Path(settings.output), settings.prediction_format)
+        elif settings.id_columns:
+            raise UsageError("--id_columns are written beside the outputs: give --output too.")
         elif definition.process_predictions is None:
             raise UsageError(
                 "the predictions would go nowhere: give --output, or the definition a "
@@ -215,15 +246,15 @@ def _check_cache(folder: Path, has_teachers: bool) -> None:
         ) from error
 
 
-def _check_checkpoint(definition: Definition, settings: JobSettings) -> object:
+def _check_checkpoint(
+    definition: Definition, settings: JobSettings, manifest: Manifest | None
+) -> object:
     """Check that the checkpoint that the job begins with is of this model.
 
     Returns what the master should know of the optimizer. Raises CheckpointError.
     """
-    path = settings.resume or settings.checkpoint_dir_for_init
     optimizer = definition.optimizer() if definition.has("optimizer") else SGD(lr=0.0)
-    if path:
-        manifest = load_manifest(path)
+    if manifest is not None:
         mine = model_spec(model_maker(definition, settings)(), optimizer, settings.seed)
         theirs = ModelSpec.of_checkpoint(manifest.model, manifest.place)
         if (mine.dense, mine.tables) != (theirs.dense, theirs.tables):

@@ -37,6 +37,7 @@ from .group.slices import SliceReader
 from .group.state_keeper import Door, StateKeeper, WholeKeeper
 from .model import Passes, model_spec
 from .reports import Status
+from .schemas import of_settings
 from .servers.loop import Worker
 from .servers.trace import TracedClient, WorkerTrace, ignore
 from .servers.trainer import Exchange, PsTrainer
@@ -162,6 +163,7 @@ class Factory:
             output=settings.output,
             worker=self._place.index,
             form=settings.prediction_format,
+            schema=of_settings(settings),
         )
         if settings.command == "train":
             with pulse.section(pulse.BEGIN):
@@ -186,6 +188,7 @@ class Factory:
             ask=None if self.school is None else self.school.ask,
         )
         reader.views = self._settings.teacher_views
+        reader.id_columns = [*filter(None, self._settings.id_columns.split(","))]
         return reader
 
     def _loss(self, definition: Definition) -> Callable[[Any, Any], Any]:

@@ -6,6 +6,8 @@ so writing them again changes nothing.
     npy        part-TASK.npy of a tensor, else part-TASK.NAME.npy; records-TASK.npy: source, record
     csv        part-TASK.csv: source, record, and a column for each number of a row
     parquet    part-TASK.parquet: source, record, and a column (of lists) for each array
+
+Columns of the data that are asked for stand between both (id_columns.py).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import numpy as np
 from ..common.errors import DefinitionError, JobError, UsageError
 from ..common.extras import install
 from ..nn.arrays import Array
+from .id_columns import Ids
 
 FOLDER = "predictions"
 
@@ -69,17 +72,28 @@ def check_output(folder: Path, form: str) -> None:
             ) from error
 
 
+_NO_IDS = Ids()
+
+
 def write(
-    output: Path, task: int, source: str, records: Array, arrays: Mapping[str, Array], form: str
+    output: Path,
+    task: int,
+    source: str,
+    records: Array,
+    arrays: Mapping[str, Array],
+    form: str,
+    ids: Ids = _NO_IDS,
 ) -> None:
     """Write a task's files.
 
-    `records` int64[n]: their numbers in `source`. Raises JobError.
+    `records` int64[n]: their numbers in `source`; `ids`: columns of the records. Raises JobError,
+    DefinitionError.
     """
+    ids.check(arrays)
     folder = output / FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, save in _files(f"{task:08d}", source, records, arrays, form).items():
+        for name, save in _files(f"{task:08d}", source, records, arrays, form, ids).items():
             partial = folder / f".{name}.{os.getpid()}"
             with open(partial, "wb") as file:
                 save(file)
@@ -92,15 +106,16 @@ Save = Callable[[IO[bytes]], None]
 
 
 def _files(
-    task: str, source: str, records: Array, arrays: Mapping[str, Array], form: str
+    task: str, source: str, records: Array, arrays: Mapping[str, Array], form: str, ids: Ids
 ) -> dict[str, Save]:
-    if form == "csv":
-        return {f"part-{task}.csv": lambda file: _save_csv(file, source, records, arrays)}
-    if form == "parquet":
-        return {f"part-{task}.parquet": lambda file: _save_parquet(file, source, records, arrays)}
+    if form != "npy":
+        save = _save_csv if form == "csv" else _save_parquet
+        return {f"part-{task}.{form}": lambda file: save(file, source, records, arrays, ids)}
     who = np.zeros(len(records), [("source", f"U{max(1, len(source))}"), ("record", np.int64)])
     who["source"], who["record"] = source, records
     files = {f"records-{task}.npy": _saver(who)}  # first: whoever has outputs knows of whom
+    for name, array in ids.arrays().items():
+        files[f"ids-{task}.{quote(name, safe='')}.npy"] = _saver(array)
     for name, array in arrays.items():
         what = "" if list(arrays) == ["output"] else f".{quote(name, safe='')}"
         files[f"part-{task}{what}.npy"] = _saver(array)
@@ -111,8 +126,14 @@ def _saver(array: Array) -> Save:
     return lambda file: np.save(file, array, allow_pickle=False)
 
 
-def _save_csv(file: IO[bytes], source: str, records: Array, arrays: Mapping[str, Array]) -> None:
-    columns: dict[str, Array] = {"source": np.full(len(records), source), "record": records}
+def _save_csv(
+    file: IO[bytes], source: str, records: Array, arrays: Mapping[str, Array], ids: Ids
+) -> None:
+    columns: dict[str, Sequence[object] | Array] = {
+        "source": np.full(len(records), source),
+        "record": records,
+        **ids.texts(),
+    }
     for name, array in arrays.items():
         for place in np.ndindex(array.shape[1:]):
             label = f"{name}[{','.join(map(str, place))}]" if place else name
@@ -124,7 +145,7 @@ def _save_csv(file: IO[bytes], source: str, records: Array, arrays: Mapping[str,
 
 
 def _save_parquet(
-    file: IO[bytes], source: str, records: Array, arrays: Mapping[str, Array]
+    file: IO[bytes], source: str, records: Array, arrays: Mapping[str, Array], ids: Ids
 ) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -132,6 +153,7 @@ def _save_parquet(
     columns = {
         "source": pa.array([source] * len(records), pa.string()),
         "record": pa.array(records),
+        **ids.arrow(),
     }
     for name, array in arrays.items():
         if array.dtype.kind == "c":

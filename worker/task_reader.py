@@ -15,6 +15,7 @@ from ..data.views import Seen, showing
 from ..proto import master_pb2 as pb
 from . import batches
 from .batches import user_code
+from .id_columns import of_records
 
 _MODES = {pb.TRAIN: "train", pb.EVALUATE: "evaluate", pb.PREDICT: "predict"}
 
@@ -49,6 +50,7 @@ class Batch:
     labels: Any = None
     prepared: Any = None  # what the trainer's `prepare` made of the features, off the critical path
     pulled: Any = None  # a pull that the trainer started ahead
+    ids: Mapping[str, Any] | None = None  # columns of the records that predictions carry
 
 
 class TaskReader:
@@ -83,7 +85,8 @@ class TaskReader:
         self._prepare = prepare
         self._least = least
         self._ask = ask
-        self.views = 1  # may be set before anything is read
+        self.views = 1  # may be set before anything is read, as may
+        self.id_columns: Sequence[str] = ()  # columns that predictions carry
 
     def minibatch_of(self, _lease: Lease) -> int:
         """Return how many records a minibatch of the task has."""
@@ -119,6 +122,8 @@ class TaskReader:
                     seen = self.seen(task, span.numbers)
                     fed = self.fed(span.records, mode, seen)
                     batch.features, batch.labels, batch.prepared = fed
+                    if mode == "predict" and self.id_columns:
+                        batch.ids = of_records(span.records, self.id_columns)
             yield batch
 
     def offsets(self, lease: Lease) -> NDArray[np.int64]:

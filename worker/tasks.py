@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,19 @@ import numpy as np
 from safetensors.torch import save_file
 
 from ..common.errors import DefinitionError, JobError
+from ..data.exact import Values
+from ..data.schema import NO_SCHEMA, Schema
 from ..model_zoo.spec import Definition
 from ..nn import metrics as streamed
 from ..nn.arrays import Array
 from ..nn.outputs import arrays_of
 from ..proto import master_pb2 as pb
-from . import predictions
+from . import id_columns, predictions
 from .group.checkpoint import portable
 from .task_reader import Lease
 from .trainer import Trainer
 
+Columns = Mapping[str, Values]
 _OF_STEPS = ("on_epoch_begin", "on_step_begin", "on_step_end", "on_log", "on_epoch_end")
 
 
@@ -33,21 +37,29 @@ class DefinitionTasks:
     """The definition's metrics, `process_predictions` and `Callbacks`, called when it is time."""
 
     def __init__(
-        self, definition: Definition, *, output: str, worker: int, form: str = "npy"
+        self,
+        definition: Definition,
+        *,
+        output: str,
+        worker: int,
+        form: str = "npy",
+        schema: Schema = NO_SCHEMA,
     ) -> None:
         """Prepare to call the definition's functions when it is time.
 
-        `form`: of the predictions (predictions.py).
+        `form`: of the predictions (predictions.py); `schema`: of the data, for the columns that
+        they carry.
         """
         self.definition_file = definition.file
         self._definition = definition
         self._output = Path(output) if output else None
         self._form = form
+        self._schema = schema
         self._worker = worker
         self._epoch: int | None = None  # of the last step
         # Of tasks that are not ended: the attempt that began it, and what it has so far.
         self._metrics: dict[int, tuple[int, dict[str, streamed.Metric]]] = {}
-        self._predictions: dict[int, tuple[int, list[dict[str, Array]]]] = {}
+        self._predictions: dict[int, tuple[int, list[dict[str, Array]], list[Columns]]] = {}
 
     def evaluate(self, lease: Lease, outputs: Any, labels: Any, features: Any = None) -> None:
         """Have the metrics count a minibatch, as feed and the model gave it."""
@@ -66,21 +78,23 @@ class DefinitionTasks:
         self._call("on_evaluate_end", values)
         return values
 
-    def predict(self, lease: Lease, outputs: Any, records: int) -> None:
-        """Take the outputs of the next so many records of the task."""
+    def predict(self, lease: Lease, outputs: Any, records: int, ids: Columns | None = None) -> None:
+        """Take the outputs of the next so many records of the task, and columns of these."""
         if self._definition.process_predictions is not None:
             self._definition.process_predictions(outputs, self._worker)
         if self._output is None:
             return
         begun = self._predictions.get(lease.task.id)
         if begun is None or begun[0] != lease.task.attempt:  # an attempt begins at position 0
-            begun = self._predictions[lease.task.id] = lease.task.attempt, []
+            begun = self._predictions[lease.task.id] = lease.task.attempt, [], []
         begun[1].append(arrays_of(outputs, records))
+        if ids:
+            begun[2].append(ids)
 
     def predicted(self, lease: Lease) -> None:
         """Write the task's outputs, in record order: again is the same files."""
         task = lease.task
-        attempt, parts = self._predictions.pop(task.id, (0, []))
+        attempt, parts, ids = self._predictions.pop(task.id, (0, [], []))
         if self._output is None:
             return
         arrays = predictions.joined(parts if attempt == task.attempt else [])
@@ -89,7 +103,8 @@ class DefinitionTasks:
         if len(numbers) != len(next(iter(arrays.values()))):
             raise JobError(f"the predictions of task {task.id} are not those of its records")
         records = np.array(numbers, np.int64)
-        predictions.write(self._output, task.id, task.source, records, arrays, self._form)
+        carried = id_columns.Ids(id_columns.joined(ids), self._schema)
+        predictions.write(self._output, task.id, task.source, records, arrays, self._form, carried)
 
     def train_end(self, trainer: Trainer) -> None:
         """Export the dense model and call on_train_end, both with the final values."""

@@ -207,7 +207,8 @@ class Worker:
                     self._settle()
                     if batch.used:
                         outputs = self._outputs(batch)
-                        self._guard(batch, lambda: tasks.predict(lease, outputs, batch.used))
+                        predicted = batch.used, batch.ids
+                        self._guard(batch, lambda: tasks.predict(lease, outputs, *predicted))
                     self._used(batch)
         except SpanError as error:
             self._settle()  # what is before it counts

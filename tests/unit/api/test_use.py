@@ -14,6 +14,7 @@ from edl.api.result import Result
 from edl.api.use import Predictions
 from edl.common import paths
 from edl.common.errors import UsageError
+from edl.worker.id_columns import Ids
 from edl.worker.predictions import write
 
 pytestmark = pytest.mark.fast
@@ -65,6 +66,19 @@ def test_predictions_that_were_written_as_tables_are_read_too(tmp_path: Path) ->
     np.testing.assert_array_equal(OUTPUTS["output"][:, 1], of_csv["output[1]"])
     np.testing.assert_array_equal(OUTPUTS["output"], of_parquet["output"])
     assert of_csv["source"].tolist() == of_parquet["source"].tolist()
+
+
+@pytest.mark.parametrize("form", ["npy", "parquet"])
+def test_columns_of_the_data_are_read_with_the_predictions(tmp_path: Path, form: str) -> None:
+    for task, users in enumerate((["007", "7"], ["longer than those"])):
+        ids = Ids({"user": np.array(users)})
+        outputs = {"output": np.ones(len(users), np.float32)}
+        write(tmp_path, task, "a", np.arange(len(users)), outputs, form, ids)
+
+    table = Predictions(str(tmp_path / "predictions"), 3, result(tmp_path)).table()
+
+    assert ["source", "record", "user", "output"] == list(table)
+    assert ["007", "7", "longer than those"] == table["user"].tolist()
 
 
 def test_predictions_of_pods_are_to_be_copied_first() -> None:

@@ -346,7 +346,7 @@ def test_a_flag_without_a_meaning_for_a_command_is_refused(run: Run, command: st
         if command not in knob.of
     }
 
-    assert {"train": 2, "evaluate": 46, "predict": 45}[command] == len(told)
+    assert {"train": 3, "evaluate": 47, "predict": 45}[command] == len(told)
     assert [] == [n for n, text in told.items() if f"--{n} is of `edl" not in text]
 
 

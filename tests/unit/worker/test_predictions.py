@@ -11,8 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.common.errors import DefinitionError, UsageError
+from edl.common.errors import DataError, DefinitionError, UsageError
+from edl.common.ragged import Ragged
+from edl.data.schema import Schema
 from edl.nn.outputs import arrays_of
+from edl.worker.id_columns import Ids, of_records
 from edl.worker.predictions import check_output, joined, write
 
 Pair = namedtuple("Pair", ["y", "x"])
@@ -134,3 +137,68 @@ def test_another_jobs_predictions_are_not_mixed_with_these(tmp_path):
 
     with pytest.raises(UsageError, match="another job: name another --output"):
         check_output(tmp_path, "npy")
+
+
+RAW = {
+    "user": np.array(["a,b", "007"]),
+    "n": np.array([2**63, 1], np.uint64),
+    "at": np.array(["2026-11-29T12:00:00", "NaT"], "M8[us]"),
+}
+ZONED = Schema.from_json({"columns": {"at": "timestamp in UTC"}})
+
+
+def test_columns_of_the_data_stand_beside_the_outputs_as_they_are(tmp_path):
+    outputs = {"output": np.ones(2, np.float32)}
+    for form in ("csv", "parquet", "npy"):
+        write(tmp_path, 0, "a", np.arange(2), outputs, form, Ids(RAW, ZONED))
+
+    folder = tmp_path / "predictions"
+    with open(folder / "part-00000000.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert ["source", "record", "user", "n", "at", "output"] == list(rows[0])
+    assert ["a,b", "9223372036854775808", "2026-11-29T12:00:00.000000Z"] == [*rows[0].values()][2:5]
+    assert ["007", "1", ""] == [*rows[1].values()][2:5]
+    table = pq.read_table(folder / "part-00000000.parquet")
+    assert ["string", "uint64", "timestamp[us, tz=UTC]"] == [
+        str(table.schema.field(name).type) for name in RAW
+    ]
+    assert ["a,b", "007"] == table["user"].to_pylist()
+    assert [2**63, 1] == np.load(folder / "ids-00000000.n.npy").tolist()
+    assert ["a,b", "007"] == np.load(folder / "ids-00000000.user.npy").tolist()
+
+
+def test_lists_and_bytes_among_them_are_columns_of_parquet(tmp_path):
+    lists = Ragged.rows_of([["a"], [], ["b", "c"]])
+    of_two = np.arange(6).reshape(3, 2)
+    objects = np.array([b"a\0", b"", b"b"], object)
+    outputs = {"output": np.ones(3, np.float32)}
+    ids = Ids({"tags": lists, "pair": of_two, "raw": objects})
+
+    write(tmp_path, 0, "a", np.arange(3), outputs, "parquet", ids)
+
+    table = pq.read_table(tmp_path / "predictions" / "part-00000000.parquet")
+    assert [["a"], [], ["b", "c"]] == table["tags"].to_pylist()
+    assert of_two.tolist() == table["pair"].to_pylist()
+    assert [b"a\0", b"", b"b"] == table["raw"].to_pylist()
+    for name in ids.columns:
+        one = Ids({name: ids.columns[name]})
+        with pytest.raises(UsageError, match=f"{name}: .*--prediction_format parquet"):
+            write(tmp_path, 1, "a", np.arange(3), outputs, "csv", one)
+
+
+def test_an_output_of_the_same_name_is_refused(tmp_path):
+    with pytest.raises(DefinitionError, match="both called 'user'"):
+        write(tmp_path, 0, "a", np.arange(2), {"user": np.ones(2)}, "csv", Ids(RAW))
+
+
+def test_columns_of_records_that_are_dicts_are_taken_by_their_keys():
+    records = [{"a": b"x\0", "l": [1, 2]}, {"a": b"y", "l": []}]
+
+    found = of_records(records, ["a", "l"])
+
+    assert [b"x\0", b"y"] == found["a"].tolist()
+    assert [[1, 2], []] == found["l"].tolist()
+    with pytest.raises(DataError, match="--id_columns b: .*no such column; they have 'a', 'l'"):
+        of_records(records, ["b"])
+    with pytest.raises(DataError, match="records are bytes, which have no columns"):
+        of_records([b""], ["a"])

@@ -64,6 +64,19 @@ def test_predictions_name_their_records_less_those_that_are_quarantined(tmp_path
     assert [("a.csv", 10), ("a.csv", 12), ("a.csv", 13)] == who.tolist()
 
 
+def test_columns_of_a_tasks_records_are_written_beside_their_outputs(tmp_path):
+    made = tasks(tmp_path)
+    made.predict(lease(pb.PREDICT, 1), np.array([0.0]), 1, {"user": np.array(["x"])})  # it fails
+    again = lease(pb.PREDICT, 2)
+
+    for users in (["a", "bb"], ["c", "d"]):
+        made.predict(again, np.array([1.0, 2.0]), 2, {"user": np.array(users)})
+    made.predicted(again)
+
+    written = np.load(tmp_path / "predictions" / "ids-00000007.user.npy")
+    assert ["a", "bb", "c", "d"] == written.tolist()
+
+
 class Told:
     """Callbacks that note what is told."""
 
