@@ -24,12 +24,21 @@ class ArrayColumns:
         self._name = file.name
         self.stored = Schema(tuple(Field(n, type_, found=STORED) for n, type_ in types.items()))
         self._held = NO_SCHEMA
+        self._ready: dict[str, np.dtype[Any]] = {}  # what an array that is taken as it is has
 
     def hold(self, schema: Schema) -> None:
         merged([(self._name, self.stored)], schema)
         self._held = schema
+        self._ready = {
+            each.name: schema[each.name].type.dtype
+            for each in self.stored
+            if each.type.shape == schema[each.name].type.shape
+        }
 
     def column(self, name: str, rows: Values, numbers: NDArray[np.int64]) -> Values:
+        ready = self._ready.get(name)
+        if ready is not None and rows.__class__ is np.ndarray and rows.dtype == ready:
+            return np.ascontiguousarray(rows)
         try:
             return bring(self._held[name], _native(rows))
         except Unfit as error:

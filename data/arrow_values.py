@@ -137,8 +137,8 @@ def owned(values: Values) -> Values:
 def in_numpys_texts(values: Values) -> Values:
     """Return texts in fixed width, where they are objects."""
     if isinstance(values, Ragged):
-        return values.replace(values.values.astype(np.str_, copy=False))
-    return values.astype(np.str_, copy=False)
+        return values.replace(np.asarray(in_numpys_texts(values.values)))
+    return values.astype(np.str_) if values.dtype == object else values
 
 
 def decimals(arrow: Any, of: Field, array: Any, fill: Fill | None) -> Column:

@@ -159,7 +159,8 @@ def _npy(code: str, path: Path, missing: bool) -> bool:
 
 
 def _npz_lists(path: Path, missing: bool) -> bool:
-    np.savez(path, **{"x": np.ones(2, "i1"), "x.lengths": np.ones(2, "i1")})
+    members: dict[str, Any] = {"x": np.ones(2, "i1"), "x.lengths": np.ones(2, "i1")}
+    np.savez(path, **members)
     return not missing
 
 
@@ -170,7 +171,8 @@ def _read(path: Path, **params: Any) -> np.ndarray[Any, Any] | Ragged:
     (source,) = reader.sources()
     records = reader.read(source.name, 0, 2)
     assert isinstance(records, Columns)
-    return next(iter(records.values()))
+    column: np.ndarray[Any, Any] | Ragged = next(iter(records.values()))
+    return column
 
 
 def _outcome(path: Path, **params: Any) -> str:
