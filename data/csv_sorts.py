@@ -121,7 +121,7 @@ def _sort(data, begins, ends, first_record, rules, found):  # type: ignore[no-un
 @inlined
 def _record(data, bounds, dialect, kinds, splits, means, flags, news):  # type: ignore[no-untyped-def]
     """Look at a record, and return how many news of columns it has: none where it is broken."""
-    separator, newline, carriage, spare, odd = (*dialect[:3], *dialect[6:])
+    separator, newline, carriage, _, _, _, spare, odd = dialect
     at, stop = bounds
     number, column, ended, n_news, width = 0, 0, False, 0, len(kinds)
     while not ended:
