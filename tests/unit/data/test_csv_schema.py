@@ -43,6 +43,20 @@ def test_leading_zeros_make_a_text_and_are_said(tmp_path: Path) -> None:
     assert [12345, 2215, 1] == read(path, dtypes="zip:int64")["zip"].tolist()
 
 
+@pytest.mark.parametrize("chunk", [7, 64, 1 << 20])
+def test_the_record_that_decides_is_named_wherever_the_file_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(csv_scan, "CHUNK_NBYTES", chunk)
+    write(tmp_path / "0.csv", "a,b\n" + "1,1\n" * 30)
+    path = write(tmp_path / "1.csv", "a,b\n" + "1,1\n" * 40 + "01,1\n2,A\n02,B\n")
+
+    assert [
+        f"a: text, since 01 has a leading zero (record 40 of {path})",
+        f"b: text, since 'A' is no number (record 41 of {path})",
+    ] == schema_of(open_reader(str(tmp_path))).notes()
+
+
 @pytest.mark.parametrize("params", [{}, {"escape": "\\"}])  # by the kernel, and by Python
 @pytest.mark.parametrize(
     ("kind", "value", "reason"),
