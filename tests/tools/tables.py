@@ -13,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,9 @@ def write_parquet(table: Table, folder: Path) -> Path:
         for name, kind in table.kinds.items():
             fitting = [t for make in KINDS[kind].arrow if (t := make(part[name])) is not None]
             chosen = fitting[table.physical[number][name] % len(fitting)]
+            if pa.types.is_decimal(chosen):
+                columns[name] = pa.array(list(map(Decimal, part[name])), chosen)
+                continue
             values = pa.array(part[name], _plain(chosen))
             columns[name] = values if values.type == chosen else values.cast(chosen)
         folder.mkdir(exist_ok=True)
@@ -188,7 +192,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return kind.value_type
     if pa.types.is_list(kind):
         return pa.list_(_plain(kind.value_type))
-    return pa.int64() if pa.types.is_decimal(kind) else kind
+    return kind
 
 
 def spelled(kind: str, value: Any) -> str:
@@ -202,7 +206,8 @@ def spelled(kind: str, value: Any) -> str:
     if kind == "timestamp":
         return str(value.isoformat())
     if kind == "duration":
-        return str(value // datetime.timedelta(microseconds=1))
+        whole, rest = divmod(abs(value // datetime.timedelta(microseconds=1)), 10**6)
+        return f"{'-' * (value < datetime.timedelta(0))}PT{whole}.{rest:06d}S"  # ISO 8601
     return repr(value) if kind.startswith("float") else str(value)
 
 
