@@ -6,7 +6,6 @@ in training does so here: it is the same object. Outputs are those that `edl pre
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,9 +20,9 @@ from ..common import iso
 from ..common.errors import EdlError, UsageError
 from ..common.ragged import Ragged
 from ..data.exact import TIMES, Values
-from ..data.open import open_reader
 from ..data.reader import Records
 from ..data.schema import Schema
+from ..model_zoo.reading import open_data
 from ..model_zoo.spec import Definition, load_definition
 from ..nn.device import choose_device, to_device
 from ..nn.outputs import arrays_of
@@ -248,9 +247,7 @@ def _sample(
     why = "it does not say by which data it was trained"
     if data:
         try:
-            make = definition.reader or open_reader
-            own = {"schema": schema} if "schema" in inspect.signature(make).parameters else {}
-            reader = make(data, **own, **params)
+            reader = open_data(definition, data, params, schema)
             return brought_to(schema, sample(reader, most))
         except EdlError as error:
             why = str(error)

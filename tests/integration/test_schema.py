@@ -1,19 +1,13 @@
 """A value is one value on all ways of a job: the schema of its training data. Real processes."""
 
 import csv
-import inspect
 
 import pytest
 from tools.jobs import Job
 
 import edl
 from edl.common import storage
-from edl.data.open import maker
 
-pytestmark = pytest.mark.skipif(
-    "schema" not in inspect.signature(maker("csv")).parameters,
-    reason="CSV is read by types of its own",
-)
 DEFINITION = """
 import torch
 from torch import nn
