@@ -54,6 +54,7 @@ def analyze(
     from ..data.analyze import PAYS, write
     from ..data.analyze import analyze as run
     from ..data.open import open_reader
+    from ..data.reader import schema_of
     from ..data.schema_given import schema_given
 
     if out.is_dir() or not out.parent.is_dir():  # before an hour of reading
@@ -68,6 +69,8 @@ def analyze(
         fitting = min(cores.usable(), records // PAYS)
         num_workers = fitting if fitting > 1 else 0
     if not num_workers:
+        for note in schema_of(reader).notes():
+            say(note, err=True)
         write(run(reader, Sizes(vocabulary=vocabulary)), out)
     else:
         settings = dataclasses.replace(

@@ -107,6 +107,8 @@ def _timestamp(text: str, zone: bool | None) -> int:
     away = 0
     if offset and offset != "Z":
         digits = offset[1:].replace(":", "").ljust(4, "0")
+        if int(digits[:2]) > 23 or int(digits[2:]) > 59:
+            raise ValueError("no time zone")
         away = (int(digits[:2]) * 60 + int(digits[2:])) * (-1 if offset[0] == "-" else 1)
     whole = ((days * 24 + hours) * 60 + minutes - away) * 60 + seconds
     return whole * 10**6 + _micros(fraction)

@@ -1,10 +1,7 @@
 """One value of a declared type from the text of a CSV field: exactly, or not at all.
 
     bool                    true, True, TRUE, false, False, FALSE
-    date                    2024-01-31
-    timestamp               2024-01-31T12:30:00.5, with T or a blank; seconds may be left out
-    timestamp in UTC        the same with a zone, Z or +02:00: it is converted
-    duration                ISO 8601, days and shorter: P1DT2H3M4.5S, -PT0.25S
+    date, timestamp, timestamp in UTC, duration     ISO 8601, as common/iso.py has it
     decimal                 a number whose digits come back from its float64
 
 Pure. The types whose columns are read by kernels are in `csv_types.py` and `csv_columns.py`.
@@ -14,10 +11,12 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..common import iso
 from .schema import FLOATS, WHOLE
 
 EXACT = 2.0**53  # whole numbers beyond it may be none of float64's
@@ -26,15 +25,6 @@ _WORD = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
-_TIME = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:\.([0-9]+))?"
-    r"(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
-)
-_SPAN = re.compile(
-    r"([+-]?)P(?=.)(?:([0-9]+)D)?(?:T(?=.)(?:([0-9]+)H)?(?:([0-9]+)M)?"
-    r"(?:([0-9]+)(?:\.([0-9]+))?S)?)?"
-)
 
 
 def is_exact(text: str) -> bool:
@@ -97,56 +87,8 @@ def _bool(text: str) -> bool:
     return _BOOLS[text]
 
 
-def _date(text: str) -> np.datetime64:
-    if not _DATE.fullmatch(text):
-        raise ValueError("no date")
-    return np.datetime64(text, "D")
-
-
-def _local(text: str) -> np.datetime64:
-    moment, zone = _moment(text)
-    if zone is not None:
-        raise ValueError("it has a zone")
-    return moment
-
-
-def _utc(text: str) -> np.datetime64:
-    moment, zone = _moment(text)
-    if zone is None:
-        raise ValueError("it has no zone")
-    if zone == "Z":
-        return moment
-    digits = zone[1:].replace(":", "").ljust(4, "0")
-    if int(digits[:2]) > 23 or int(digits[2:]) > 59:
-        raise ValueError("no zone")
-    ahead = np.timedelta64(int(digits[:2]) * 60 + int(digits[2:]), "m")
-    return moment + ahead if zone[0] == "-" else moment - ahead
-
-
-def _moment(text: str) -> tuple[np.datetime64, str | None]:
-    found = _TIME.fullmatch(text)
-    if found is None or (found[3] and found[2].count(":") < 2):
-        raise ValueError("no timestamp")
-    return np.datetime64(f"{found[1]}T{found[2]}", "us") + _micros(found[3]), found[4]
-
-
-def _micros(digits: str | None) -> np.timedelta64:
-    digits = digits or ""
-    if digits[6:].strip("0"):
-        raise ValueError("finer than microseconds")
-    return np.timedelta64(int(digits[:6].ljust(6, "0")), "us")
-
-
-def _duration(text: str) -> np.timedelta64:
-    found = _SPAN.fullmatch(text)
-    if found is None:
-        raise ValueError("no duration")
-    days, hours, minutes, seconds = (int(each or 0) for each in found.group(2, 3, 4, 5))
-    total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 10**6
-    total += int(_micros(found[6]).astype(np.int64))
-    if total >= 2**63:
-        raise ValueError("too long")
-    return np.timedelta64(-total if found[1] == "-" else total, "us")
+def _time(kind: str, text: str, zone: bool = False) -> Any:
+    return iso.parse([text], kind, zone)[0]
 
 
 def _decimal(text: str) -> float:
@@ -159,6 +101,10 @@ def _decimal(text: str) -> float:
 
 
 _OTHERS = {
-    "bool": _bool, "date": _date, "timestamp": _local, "timestamp in UTC": _utc,
-    "duration": _duration, "decimal": _decimal,
-}  # fmt: skip
+    "bool": _bool,
+    "date": partial(_time, "date"),
+    "timestamp": partial(_time, "timestamp"),
+    "timestamp in UTC": partial(_time, "timestamp", zone=True),
+    "duration": partial(_time, "duration"),
+    "decimal": _decimal,
+}

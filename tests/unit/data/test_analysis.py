@@ -335,10 +335,19 @@ def test_command_says_what_was_left_out(tmp_path, capsys):
     file, out = tmp_path / "a.csv", tmp_path / "out.json"
     file.write_text("\n".join(["a", *map(str, range(20_000)), "zz"]) + "\n")
 
-    assert cli.run(["data", "analyze", str(file), "--out", str(out)]) == 0
+    typed = ["--data_reader_params", "dtypes=a:int64"]
+    assert cli.run(["data", "analyze", str(file), "--out", str(out), *typed]) == 0
     printed = capsys.readouterr()
     assert printed.out.endswith("20000 records, each read once; left out as broken: 1\n")
     assert "record 20000: column 'a': 'zz' is no int64" in printed.err
+
+
+def test_command_says_what_decided_against_appearances(tmp_path, capsys):
+    file, out = tmp_path / "a.csv", tmp_path / "out.json"
+    file.write_text("a\n1\n02\n")
+
+    assert cli.run(["data", "analyze", str(file), "--out", str(out)]) == 0
+    assert "a: text, since 02 has a leading zero (record 1 of" in capsys.readouterr().err
 
 
 def test_command_that_cannot_write_reads_nothing(tmp_path, capsys):
