@@ -212,14 +212,12 @@ def _stacked(column: Field, array: NDArray[Any]) -> NDArray[Any]:
 def _brought(name: str, type_: Type, array: NDArray[Any]) -> NDArray[Any]:
     """Return an array [N, ...] as the type has single values."""
     if array.size == 0:
-        return np.empty(array.shape, type_.dtype)
+        texts = array.dtype.kind == type_.dtype.kind == "U"
+        return array if texts else np.empty(array.shape, type_.dtype)
     if array.dtype == type_.dtype and type_.kind not in ("text", "bytes"):
         return array
     if array.dtype.kind in "OT":
         array = _typed(name, type_, array)
-    if array.size == 0:
-        texts = array.dtype.kind == type_.dtype.kind == "U"
-        return array if texts else np.empty(array.shape, type_.dtype)
     if type_.kind == "text":
         return _texts(name, array)
     if type_.kind == "bytes":

@@ -164,7 +164,8 @@ def test_parquet_from_afar_is_what_it_is_locally_and_what_pyarrow_reads(
         rows = oracle.slice(start, end - start)
         assert list(theirs) == list(mine) == oracle.column_names
         for name in mine:
-            assert theirs[name].dtype == mine[name].dtype
+            kinds = [getattr(each, "values", each).dtype for each in (theirs[name], mine[name])]
+            assert kinds[0] == kinds[1]
             for a, b in zip(theirs[name], mine[name], strict=True):
                 assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
             if name in ("n", "f", "a.b", "flag", "day"):
