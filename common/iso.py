@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_DAY = r"([+-]?\d{4,9})-(\d\d)-(\d\d)"
+_DAY = r"(-\d{3,9}|\+?\d{4,9})-(\d\d)-(\d\d)"  # numpy writes the year -1 as -001
 _CLOCK = r"(\d\d)(?::(\d\d)(?::(\d\d)(?:[.,](\d+))?)?)?"
 _DATE = re.compile(_DAY, re.ASCII)
 _TIMESTAMP = re.compile(rf"{_DAY}(?:[T ]{_CLOCK})?(Z|[+-]\d\d(?::?\d\d)?)?", re.ASCII)
