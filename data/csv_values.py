@@ -10,6 +10,7 @@ Pure. The types whose columns are read by kernels are in `csv_types.py` and `csv
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -100,7 +101,7 @@ def _decimal(text: str) -> float:
     return number
 
 
-_OTHERS = {
+_OTHERS: dict[str, Callable[[str], Any]] = {
     "bool": _bool,
     "date": partial(_time, "date"),
     "timestamp": partial(_time, "timestamp"),
