@@ -36,7 +36,7 @@ BLANKS = " \t\n\v\f\r\x1c\x1d\x1e\x1f"
 
 def missing(text: str, signs: list[str]) -> bool:
     text = text.strip(BLANKS)
-    if text in NO_VALUE or text in signs:
+    if text in NO_VALUE or text in signs or re.fullmatch("[+-]*nan", text, re.IGNORECASE):
         return True
     some = [Decimal(each) for each in signs if is_number(each)]
     return is_number(text) and Decimal(text) in some

@@ -195,7 +195,7 @@ def test_declared_types_are_had_exactly(
         ("uint64", "18446744073709551616"), ("uint64", "-1"), ("int8", "128"), ("int64", "1e3"),
         ("float32", "1e39"), ("float32", "16777217"), ("float16", "2049"), ("float32", "1_0"),
         ("bool", "0"), ("bool", "tRUE"), ("date", "2024-02-30"), ("date", "2024-1-1"),
-        ("timestamp", "2024-01-31"), ("timestamp", "2024-01-31T12:30Z"),
+        ("timestamp", "2024-01-31T12:30Z"),
         ("timestamp", "2024-01-31T12:30:00.1234567"), ("timestamp", "2024-01-31T25:00"),
         ("timestamp in UTC", "2024-01-31T12:30"), ("timestamp in UTC", "2024-01-31T12:30+25"),
         ("duration", "P1Y"), ("duration", "PT"), ("duration", "5"), ("duration", "P300000000D"),
