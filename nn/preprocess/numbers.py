@@ -216,5 +216,9 @@ def _rounded(numbers: NDArray[Any]) -> list[int]:
 def _within(values: NDArray[np.float64], count: int, default: int) -> NDArray[np.int64]:
     """Return the values rounded, and `default` for what is not in [0, count)."""
     rounded = np.rint(values)
-    inside = (rounded >= 0) & (rounded < min(count, 2**63))  # NaN is not
+    most = min(count, 2**63) - 1
+    limit = float(most)
+    if int(limit) > most:  # which float64 has not
+        limit = float(np.nextafter(limit, 0.0))
+    inside = (rounded >= 0) & (rounded <= limit)  # NaN is not
     return np.where(inside, np.where(inside, rounded, 0).astype(np.int64), default)
