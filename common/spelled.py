@@ -9,17 +9,21 @@ from __future__ import annotations
 import re
 from decimal import Decimal, DecimalException
 
-_MISSING = frozenset(("", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "\\N", "?"))
-_WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_INFINITE = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
+MISSING_WORDS = frozenset(("", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "\\N", "?"))
+WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")  # written out, perhaps with a point
+NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+INFINITE = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
 _LONG = 400  # digits: a number of more is beyond every type
 
 
 def is_missing(text: str) -> bool:
     """Tell whether a text stands where a number is missing."""
-    text = text.strip()
-    return text in _MISSING or text.lstrip("+-").lower() == "nan"
+    return is_missing_word(text.strip())
+
+
+def is_missing_word(word: str) -> bool:
+    """Tell whether a text without blanks around it stands where a number is missing."""
+    return word in MISSING_WORDS or word.lstrip("+-").lower() == "nan"
 
 
 def is_plain(letters: str) -> bool:
@@ -36,12 +40,12 @@ def number_of(text: str) -> int | Decimal | float | None:
     if not text.isascii():
         return None
     text = text.strip()
-    if whole := _WHOLE.fullmatch(text):
+    if whole := WHOLE.fullmatch(text):
         digits, sign = whole[1].lstrip("+-0"), -1 if text[0] == "-" else 1
         return sign * int(digits or 0) if len(digits) < _LONG else Decimal(whole[1])
-    if _NUMBER.fullmatch(text):
+    if NUMBER.fullmatch(text):
         try:
             return Decimal(text)
         except DecimalException:  # an exponent of twenty digits
             return Decimal(float(text))
-    return float(text) if _INFINITE.fullmatch(text) else None
+    return float(text) if INFINITE.fullmatch(text) else None

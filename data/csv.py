@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common import spelled
 from ..common.errors import DataError, RecordError, UsageError
 from .csv_columns import Parser
 from .csv_dialect import BROKEN, Dialect
@@ -25,7 +26,7 @@ from .csv_head import Heads, Options
 from .csv_scan import STRIDE, indexed
 from .csv_seen import Seen, Watch, first_missing, together, why
 from .csv_signs import Signs
-from .csv_types import MISSING, Column, flags_of, is_broken, is_missing, is_plain, kind_of
+from .csv_types import MISSING, Column, flags_of, is_broken, is_missing, kind_of
 from .declared import declared, fill_of
 from .file_reader import FileReader, check_columns, flag_of, names_of, pairs_of
 from .files import DataFile
@@ -240,7 +241,7 @@ class CsvFile:
             text = b"".join(pieces).decode(dialect.encoding)
             rows = dialect.parse(text)
             if len(rows) == len(numbers) and self._fit(rows):
-                return self._convert(rows, is_plain(text))
+                return self._convert(rows, spelled.is_plain(text))
         except BROKEN:
             pass  # found again below, with the number of the record
         rows = [self._row(piece, int(n)) for piece, n in zip(pieces, numbers, strict=True)]

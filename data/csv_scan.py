@@ -32,7 +32,7 @@ _ENDS = 8  # so many ends of a line stand behind the bytes that are looked at
 
 @dataclass(frozen=True)
 class Index:
-    """Where records begin: every STRIDE-th and the file's end; the header counts as one."""
+    """The offsets of every STRIDE-th record and of the file's end; the header counts as one."""
 
     starts: NDArray[np.int64]
     total: int

@@ -1,4 +1,4 @@
-"""What is seen of the columns of CSV files, in all of their records, and the types by it.
+"""The sorts of values that all records of CSV files have, by column, and the types by them.
 
 A file is looked at in pieces of whole records, each by itself, so that several threads may; what
 is seen of two pieces or two files is or-ed. Of each sort of values the first is an example.
@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.spelled import MISSING_WORDS
 from . import csv_sort_texts as texts
 from . import csv_sorts as sorts
 from .csv_dialect import BROKEN, Dialect
@@ -24,7 +25,6 @@ from .csv_types import (
     FRACTION,
     INEXACT,
     MISSING,
-    MISSING_WORDS,
     NUMBER,
     TEXT,
     ZEROED,
@@ -48,7 +48,7 @@ class First:
 
 @dataclass
 class Sorts:
-    """What values of a column are, as `csv_types.flags_of` says it, and the first of each sort."""
+    """The sorts of a column's values, as `csv_types.flags_of` says them, and the first of each."""
 
     flags: int = 0
     firsts: dict[int, First] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def from_json(text: str) -> Seen:
 
 @dataclass(frozen=True)
 class Watch:
-    """What is to be looked at in a file, whose fields are `names`.
+    """The columns to be looked at in a file, whose fields are `names`.
 
     `splits`: {column to look at: the sign between its elements, or ""}. `skipped`: records of the
     header. `spare`: as `csv_head.Head` has it.

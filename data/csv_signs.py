@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import UsageError
+from ..common.spelled import NUMBER
 
 BLANKS = "\t\n\v\f\r\x1c\x1d\x1e\x1f "  # around a number they are nothing
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _number(text: str) -> int | float | None:
     text = text.strip(BLANKS)
     if _WHOLE.fullmatch(text) and len(text) < 400:  # more digits are no number of ours
         return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else None
+    return float(text) if NUMBER.fullmatch(text) else None
 
 
 def _is_within(kind: Any, number: float) -> bool:

@@ -27,7 +27,7 @@ _MIXED, _TOO_LONG = NUMBER | TEXT, BEYOND | INEXACT  # a column is text whatever
 
 
 class Rules(NamedTuple):
-    """What fields mean, as the kernel takes it.
+    """The rules by which fields are sorted, as the kernel takes them.
 
     `odd`: a text with doubled quotes may be something else.
     """
@@ -43,7 +43,7 @@ class Rules(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What has been seen of n columns, and what is in doubt."""
+    """The sorts that have been seen of n columns, and the fields that are in doubt."""
 
     flags: NDArray[np.int64]  # [column]
     firsts: NDArray[np.int64]  # [column, flag, (record, start, end)]; -1: there is none

@@ -1,4 +1,4 @@
-r"""What a field of CSV is, the type that a column has by all of its fields, and how it is read.
+r"""The sorts of CSV fields, the type that a column has by all of its fields, and how it is read.
 
 A column is int64 where every value is written as whole numbers are (no leading zero, plus sign or
 exponent) and within int64, uint64 where none is negative and all are within that; else float64
@@ -23,16 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common import spelled
 from ..common.ragged import Ragged
 from .csv_signs import BLANKS, Signs
 from .csv_values import EXACT, is_exact, value_of
 from .missing import Fill, ways_out
 from .schema import DECLARED, Type
 
-MISSING_WORDS = frozenset(("", "NA", "N/A", "n/a", "#N/A", "null", "NULL", "None", "\\N", "?"))
 _WHOLE = re.compile(r"([+-]?)([0-9]+)")
-_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_WORD = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
 _DIGITS = 20  # what a uint64 has at most
 _NO_SIGNS = Signs()
@@ -54,8 +52,7 @@ FLAGS = (NUMBER, FRACTION, NEGATIVE, UNSIGNED, BEYOND, INEXACT, ZEROED, WORD, TE
 
 def is_missing(value: str) -> bool:
     """Tell whether a field of a number column has no value."""
-    value = value.strip(BLANKS)
-    return value in MISSING_WORDS or value.lstrip("+-").lower() == "nan"
+    return spelled.is_missing_word(value.strip(BLANKS))
 
 
 def flags_of(value: str, signs: Signs = _NO_SIGNS) -> int:
@@ -74,11 +71,11 @@ def flags_of(value: str, signs: Signs = _NO_SIGNS) -> int:
             return NUMBER | BEYOND | exact | (NEGATIVE if sign else 0)
         wide = UNSIGNED if number >= 2**63 else 0
         return NUMBER | exact | wide | (NEGATIVE if sign else 0)
-    if _FLOAT.fullmatch(value):
+    if spelled.NUMBER.fullmatch(value):
         if _LEADING_ZERO.match(value):
             return NUMBER | ZEROED
         return NUMBER | FRACTION | (0 if is_exact(value) else INEXACT)
-    return WORD if _WORD.fullmatch(value) else TEXT
+    return WORD if spelled.INFINITE.fullmatch(value) else TEXT
 
 
 def kind_of(flags: int) -> str:
@@ -91,11 +88,6 @@ def kind_of(flags: int) -> str:
         if not flags & NEGATIVE:
             return "uint64"
     return "text" if flags & INEXACT else "float64"
-
-
-def is_plain(letters: str) -> bool:
-    """Tell whether Python's int and float read these letters as everybody else does."""
-    return letters.isascii() and "_" not in letters and "\0" not in letters
 
 
 @dataclass(frozen=True)
@@ -150,7 +142,7 @@ class Column:
         values = self.signs.blanked(values)
         if self.kind not in ("int64", "float64"):
             return self._others(values)
-        if not plain and not is_plain("".join(values)):
+        if not plain and not spelled.is_plain("".join(values)):
             raise ValueError("no plain number")
         if self.is_strict and any(map(_LEADING_ZERO.match, (v.lstrip(BLANKS) for v in values))):
             raise ValueError("a leading zero")

@@ -17,13 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ..common import iso
+from ..common import iso, spelled
 from .schema import FLOATS, WHOLE
 
 EXACT = 2.0**53  # whole numbers beyond it may be none of float64's
-_WHOLE_FLOAT = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
-_WORD = re.compile(r"[+-]?inf(?:inity)?", re.IGNORECASE)
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
@@ -35,8 +32,8 @@ def is_exact(text: str) -> bool:
     """
     number = float(text)
     if np.isinf(number):
-        return _WORD.fullmatch(text.strip()) is not None
-    whole = _WHOLE_FLOAT.fullmatch(text.strip())
+        return spelled.INFINITE.fullmatch(text.strip()) is not None
+    whole = spelled.WHOLE.fullmatch(text.strip())
     return abs(number) < EXACT or whole is None or int(whole[1]) == int(number)
 
 
@@ -44,7 +41,7 @@ def value_of(kind: str, text: str) -> Any:
     """Return the value that a text without blanks around it is. Raises ValueError."""
     if kind in WHOLE:
         return _whole(kind, text)
-    if kind == "float64" or kind in FLOATS:
+    if kind in FLOATS:
         return _float(kind, text)
     return _OTHERS[kind](text)
 
@@ -61,9 +58,9 @@ def _whole(kind: str, text: str) -> int:
 def _float(kind: str, text: str) -> np.floating[Any]:
     """Return the nearest of its type: not that of the nearest float64, which may be another."""
     made = np.dtype(kind).type
-    if _WORD.fullmatch(text):
+    if spelled.INFINITE.fullmatch(text):
         return made(text)  # type: ignore[no-any-return]
-    if not _NUMBER.fullmatch(text):
+    if not spelled.NUMBER.fullmatch(text):
         raise ValueError("no number")
     wide = float(text)
     with np.errstate(over="ignore", under="ignore"):
@@ -76,7 +73,7 @@ def _float(kind: str, text: str) -> np.floating[Any]:
                 exact, half = Decimal(text), Decimal(wide)
                 if exact != half:
                     near = max(near, other) if exact > half else min(near, other)
-    whole = _WHOLE_FLOAT.fullmatch(text)
+    whole = spelled.WHOLE.fullmatch(text)
     if whole is not None and int(whole[1]) != int(near):
         raise ValueError("a whole number that it cannot hold")
     return near  # type: ignore[no-any-return]
@@ -93,7 +90,7 @@ def _time(kind: str, text: str, zone: bool = False) -> Any:
 
 
 def _decimal(text: str) -> float:
-    if not _NUMBER.fullmatch(text):
+    if not spelled.NUMBER.fullmatch(text):
         raise ValueError("no number")
     number = float(text)
     if np.isinf(number) or Decimal(repr(number)) != Decimal(text):

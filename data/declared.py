@@ -1,4 +1,4 @@
-"""What is known of columns before their files are read: by a schema, `dtypes=` and `missing=`.
+"""The types of columns that are known before files are read: by a schema, dtypes= and missing=.
 
 Pure.
 """

@@ -252,12 +252,9 @@ def _typed(name: str, type_: Type, array: NDArray[Any]) -> NDArray[Any]:
         wanted = (*wanted, float, np.floating)
     elif type_.kind in TIMES:
         wanted = (np.datetime64, np.timedelta64)
-    if strange := next((n for n, v in enumerate(objects) if not isinstance(v, wanted)), None):
+    strange = next((n for n, v in enumerate(objects) if not isinstance(v, wanted)), None)
+    if strange is not None:
         raise _unfit(name, type_, array, strange)
-    if objects and not isinstance(objects[0], wanted):
-        raise _unfit(name, type_, array, 0)
-    if not objects:
-        return np.empty(array.shape, type_.dtype)
     if type_.is_float:
         for place, value in enumerate(objects):
             if isinstance(value, int | np.integer) and not _is_exact(int(value)):

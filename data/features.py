@@ -25,7 +25,7 @@ from .declared import declared, fill_of
 from .exact import Unfit, Values, bring, fits
 from .example import BYTES, FLOATS, INTEGERS, NO_KIND, Parsed, parse_kinds
 from .examples import Examples, Run
-from .file_reader import FileReader, Opened, check_columns, names_of, pairs_of
+from .file_reader import FileReader, Opened, check_columns, flag_of, names_of, pairs_of
 from .files import DataFile, cached
 from .merge import merged
 from .missing import Missing
@@ -46,11 +46,8 @@ class Wanted:
     missing: Missing
 
 
-def wanted(schema: Schema, columns: Any, dtypes: Any, missing: Any, raw: bool) -> Wanted | None:
-    """Return what is said of columns; None where nothing is: records are dicts, or bytes.
-
-    Raises UsageError where columns of raw bytes are wanted.
-    """
+def wanted(schema: Schema, columns: Any, dtypes: Any, missing: Any) -> Wanted | None:
+    """Return what is said of columns; None where nothing is: records are dicts, or bytes."""
     chosen = Missing.parse(missing)
     known = declared(schema, pairs_of(dtypes), chosen)
     names = tuple(names_of(columns))
@@ -58,9 +55,25 @@ def wanted(schema: Schema, columns: Any, dtypes: Any, missing: Any, raw: bool) -
         if missing:
             raise UsageError("missing= is of columns: name those that you want with columns=a|b.")
         return None
-    if raw:
-        raise UsageError("raw=true gives bytes, which have no columns: leave one of them out.")
     return Wanted(names, known, chosen)
+
+
+def reader_of(
+    kind: Callable[[DataFile, bool], Opened],
+    files: Sequence[DataFile],
+    raw: bool | str,
+    said: Wanted | None,
+) -> FileReader:
+    """Return a reader of files that `kind(file, raw)` opens: of columns where some are wanted.
+
+    Raises UsageError where columns of raw bytes are wanted.
+    """
+    plain = flag_of(raw, "raw")
+    if said is None:
+        return FileReader({file.name: partial(kind, file, plain) for file in files})
+    if plain:
+        raise UsageError("raw=true gives bytes, which have no columns: leave one of them out.")
+    return FeatureReader(kind, files, said)
 
 
 class FeatureReader(FileReader):

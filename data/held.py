@@ -37,7 +37,8 @@ class HeldReader:
         try:
             return held(records, self._schema)
         except Unfit as error:
-            there = [number for number in range(start, end) if number not in set(skip)]
+            left = set(skip)
+            there = [number for number in range(start, end) if number not in left]
             raise RecordError(source, there[error.row], error.why) from error
 
 

@@ -18,7 +18,6 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -27,8 +26,8 @@ from numpy.typing import NDArray
 from ..common.errors import DataError, RecordError
 from ..common.extras import install
 from .example import parse_example
-from .features import FeatureReader, wanted
-from .file_reader import FileReader, flag_of
+from .features import reader_of, wanted
+from .file_reader import FileReader
 from .files import DataFile, Seekable
 from .kernels import masked_crc32c
 from .schema import NO_SCHEMA, Schema
@@ -49,11 +48,7 @@ def recordio_reader(
     schema: Schema = NO_SCHEMA,
 ) -> FileReader:
     """Read records as tf.train.Example, as of a TFRecord; `raw`: as bytes, unparsed."""
-    plain = flag_of(raw, "raw")
-    said = wanted(schema, columns, dtypes, missing, plain)
-    if said is not None:
-        return FeatureReader(RecordioFile, files, said)
-    return FileReader({file.name: partial(RecordioFile, file, plain) for file in files})
+    return reader_of(RecordioFile, files, raw, wanted(schema, columns, dtypes, missing))
 
 
 @dataclass(frozen=True)

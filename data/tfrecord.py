@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ from numpy.typing import NDArray
 from ..common.errors import RecordError
 from .example import parse_example
 from .examples import Examples
-from .features import FeatureReader, wanted
-from .file_reader import FileReader, flag_of
+from .features import reader_of, wanted
+from .file_reader import FileReader
 from .files import DataFile, Seekable, cached
 from .kernels import masked_crc32c, sound_frames, walk_frames
 from .schema import NO_SCHEMA, Schema
@@ -46,11 +45,7 @@ def tfrecord_reader(
 
     With `columns`, `dtypes` or a schema they are columns (`features.py`).
     """
-    plain = flag_of(raw, "raw")
-    said = wanted(schema, columns, dtypes, missing, plain)
-    if said is not None:
-        return FeatureReader(TfrecordFile, files, said)
-    return FileReader({file.name: partial(TfrecordFile, file, plain) for file in files})
+    return reader_of(TfrecordFile, files, raw, wanted(schema, columns, dtypes, missing))
 
 
 class TfrecordFile:
