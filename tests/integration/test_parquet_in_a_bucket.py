@@ -26,7 +26,8 @@ def digest(reader, before=lambda start: None):
         before(start)
         records = reader.read(name, start, min(start + 5000, int(sys.argv[2])))
         for column, values in records.items():
-            read.update(f"{column} {values.dtype}".encode())
+            kind = getattr(values, "values", values).dtype  # of a Ragged those of its elements
+            read.update(f"{column} {kind}".encode())
             for value in values:
                 read.update(np.asarray(value).tobytes())
     return read.hexdigest()
